@@ -1,0 +1,313 @@
+//! Split virtqueues (2.7), device side.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use super::chain::{
+    Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, Direction, Pool, READABLE, Walk, passes_event,
+    table_entry,
+};
+use super::memory::{GuestMemory, Translator, Window};
+use super::queue::Ring;
+use super::{BATCH, MAX_RING_SIZE, Position, RingFault, RingSpec};
+
+const FLAGS: usize = 0;
+const INDEX: usize = 2;
+const ENTRIES: usize = 4;
+const AVAIL_ENTRY_BYTES: usize = 2;
+const USED_ENTRY_BYTES: usize = 8;
+const AVAIL_NO_INTERRUPT: u16 = 1;
+const USED_NO_NOTIFY: u16 = 1;
+
+pub(super) struct SplitRing {
+    desc: Window,
+    avail: Window,
+    used: Window,
+    translator: Translator,
+    size: u16,
+    indirect: bool,
+    event_idx: bool,
+    in_order: bool,
+    /// Available index as last read from the ring.
+    avail_index: u16,
+    /// Next available entry to take.
+    next: u16,
+    /// Next used entry to write; ahead of the ring's used index until published.
+    used_next: u16,
+    /// Used index at the last decision about an interrupt, if there was one.
+    signalled: Option<u16>,
+}
+
+impl SplitRing {
+    pub(super) fn new(
+        memory: Arc<GuestMemory>,
+        spec: &RingSpec,
+        at: Position,
+    ) -> Result<Self, RingFault> {
+        let size = spec.size;
+        if !size.is_power_of_two() || size > MAX_RING_SIZE {
+            return Err(RingFault::BadSize { size });
+        }
+        let count = usize::from(size);
+        // Flags, index, and the event field at the end: 6 bytes beside the entries.
+        let avail_len = 6 + AVAIL_ENTRY_BYTES * count;
+        let used_len = 6 + USED_ENTRY_BYTES * count;
+        Ok(Self {
+            desc: Window::new(&memory, spec.desc, DESC_BYTES * count, 16)?,
+            avail: Window::new(&memory, spec.avail, avail_len, 2)?,
+            used: Window::new(&memory, spec.used, used_len, 4)?,
+            translator: Translator::new(memory),
+            size,
+            indirect: spec.indirect,
+            event_idx: spec.event_idx,
+            in_order: spec.in_order,
+            avail_index: at.next,
+            next: at.next,
+            used_next: at.used_next,
+            signalled: None,
+        })
+    }
+
+    fn slot(&self, index: u16) -> usize {
+        usize::from(index & (self.size - 1))
+    }
+
+    /// Entries the driver made available from `from` on. Reads the ring's index only when those
+    /// known of are used up: that line travels between cores.
+    #[inline(always)]
+    fn available(&mut self, from: u16) -> Result<u16, RingFault> {
+        if self.avail_index == from {
+            self.avail_index = self.avail.load_u16(INDEX, Acquire);
+        }
+        let count = self.avail_index.wrapping_sub(from);
+        if count > self.size {
+            let to = self.avail_index;
+            self.avail_index = from;
+            return Err(RingFault::AvailJump { from, to, size: self.size });
+        }
+        Ok(count)
+    }
+
+    #[inline(always)]
+    fn head(&self, index: u16) -> u16 {
+        self.avail.load_u16(ENTRIES + AVAIL_ENTRY_BYTES * self.slot(index), Relaxed)
+    }
+
+    fn walk<const DIR: Direction>(
+        &mut self,
+        head: u16,
+        pool: &mut Pool,
+    ) -> Result<Chain, RingFault> {
+        let Self { desc, translator, size, indirect, .. } = self;
+        let mut walk = Walk::<DIR>::new(translator, pool);
+        let (mut addr, mut len, mut flags, mut next) = descriptor(desc, *size, head)?;
+        let mut left = *size;
+        while flags & (DESC_INDIRECT | DESC_NEXT) == DESC_NEXT {
+            walk.add(addr, len, flags)?;
+            left -= 1;
+            if left == 0 {
+                return Err(RingFault::Loop);
+            }
+            (addr, len, flags, next) = descriptor(desc, *size, next)?;
+        }
+        if flags & DESC_INDIRECT == 0 {
+            walk.add(addr, len, flags)?;
+        } else {
+            if !*indirect {
+                return Err(RingFault::IndirectNotNegotiated);
+            }
+            // 2.7.5.3.1: an indirect descriptor is the last of its chain.
+            if flags & DESC_NEXT != 0 {
+                return Err(RingFault::BadIndirect { len });
+            }
+            walk_table(&mut walk, addr, len)?;
+        }
+        walk.finish(head, 1)
+    }
+}
+
+/// Address, length, flags and next of a descriptor, each read once.
+#[inline(always)]
+fn descriptor(desc: &Window, size: u16, index: u16) -> Result<(u64, u32, u16, u16), RingFault> {
+    if index >= size {
+        return Err(RingFault::IndexOutOfRange { index, size });
+    }
+    let at = DESC_BYTES * usize::from(index);
+    let rest = desc.load_u64(at + 8, Relaxed);
+    let addr = desc.load_u64(at, Relaxed);
+    Ok((addr, rest as u32, (rest >> 32) as u16, (rest >> 48) as u16))
+}
+
+/// Walks an indirect table from its first entry along the next fields.
+fn walk_table<const DIR: Direction>(
+    walk: &mut Walk<'_, DIR>,
+    addr: u64,
+    len: u32,
+) -> Result<(), RingFault> {
+    let (table, size) = walk.table(addr, len)?;
+    let mut index = 0;
+    for _ in 0..size {
+        let (addr, len, flags, next) = table_entry(table, index);
+        if flags & DESC_INDIRECT != 0 {
+            return Err(RingFault::NestedIndirect);
+        }
+        walk.add(addr, len, flags)?;
+        if flags & DESC_NEXT == 0 {
+            return Ok(());
+        }
+        if next >= size {
+            return Err(RingFault::IndexOutOfRange { index: next, size });
+        }
+        index = next;
+    }
+    Err(RingFault::Loop)
+}
+
+impl Ring for SplitRing {
+    type Mark = u16;
+
+    #[inline(always)]
+    fn mark(&self) -> u16 {
+        self.next
+    }
+
+    #[inline(always)]
+    fn rewind(&mut self, mark: u16) {
+        self.next = mark;
+    }
+
+    #[inline]
+    fn pop(&mut self, pool: &mut Pool, chains: &mut [Chain; BATCH]) -> Result<usize, RingFault> {
+        let count = usize::from(self.available(self.next)?).min(BATCH);
+        // Heads first, so that all their descriptors are on their way before one is needed.
+        let mut heads = [0; BATCH];
+        for (ahead, head) in heads[..count].iter_mut().enumerate() {
+            *head = self.head(self.next.wrapping_add(ahead as u16));
+            self.desc.prefetch_read(DESC_BYTES * self.slot(*head));
+        }
+        let mut done = 0;
+        for (head, chain) in heads[..count].iter().zip(chains) {
+            if !pool.has_room() {
+                break;
+            }
+            match self.walk::<READABLE>(*head, pool) {
+                Ok(found) => *chain = found,
+                // Those before it are good; the fault is found again, alone, by the next pop.
+                Err(_) if done > 0 => break,
+                Err(fault) => return Err(fault),
+            }
+            done += 1;
+        }
+        self.next = self.next.wrapping_add(done as u16);
+        Ok(done)
+    }
+
+    #[inline(always)]
+    fn take<const DIR: Direction>(&mut self, pool: &mut Pool) -> Result<Option<Chain>, RingFault> {
+        if self.available(self.next)? == 0 {
+            return Ok(None);
+        }
+        let chain = self.walk::<DIR>(self.head(self.next), pool)?;
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
+    }
+
+    #[inline(always)]
+    fn put_used(&mut self, chain: &Chain, len: u32) {
+        self.write_used(self.used_next, chain.id, len);
+        self.used_next = self.used_next.wrapping_add(1);
+    }
+
+    #[inline]
+    fn put_all_used(&mut self, chains: &[Chain]) {
+        let Some((last, rest)) = chains.split_last() else { return };
+        if !self.in_order {
+            chains.iter().for_each(|chain| self.put_used(chain, 0));
+            return;
+        }
+        // 2.7.9: one entry naming the batch's last buffer will do. Drivers look for it where the
+        // batch begins; it is also put where the batch ends, for one that reads backwards from the
+        // used index.
+        if !rest.is_empty() {
+            self.write_used(self.used_next, last.id, 0);
+            self.used_next = self.used_next.wrapping_add(rest.len() as u16);
+        }
+        self.put_used(last, 0);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        self.used.store_u16(INDEX, self.used_next, Release);
+    }
+
+    fn position(&self) -> Position {
+        Position { next: self.next, used_next: self.used_next, ..Position::START }
+    }
+
+    fn has_work(&self) -> bool {
+        self.avail.load_u16(INDEX, Acquire) != self.next
+    }
+
+    fn wants_notify(&mut self) -> bool {
+        let old = self.signalled.replace(self.used_next);
+        if old == Some(self.used_next) {
+            return false;
+        }
+        // The used index must be visible before the driver's wish is read, or both could miss.
+        fence(SeqCst);
+        if !self.event_idx {
+            return self.avail.load_u16(FLAGS, Relaxed) & AVAIL_NO_INTERRUPT == 0;
+        }
+        let event = self.avail.load_u16(ENTRIES + AVAIL_ENTRY_BYTES * self.entries(), Relaxed);
+        old.is_none_or(|old| passes_event(event, self.used_next, old))
+    }
+
+    fn enable_kicks(&mut self) -> bool {
+        if self.event_idx {
+            self.set_avail_event(self.next);
+        } else {
+            self.used.store_u16(FLAGS, 0, Relaxed);
+        }
+        // The wish must be visible before the ring is looked at for the last time.
+        fence(SeqCst);
+        self.has_work()
+    }
+
+    fn disable_kicks(&mut self) {
+        if self.event_idx {
+            // An event just passed comes round again after 65,535 chains; that kick is harmless.
+            self.set_avail_event(self.next.wrapping_sub(1));
+        } else {
+            self.used.store_u16(FLAGS, USED_NO_NOTIFY, Relaxed);
+        }
+    }
+
+    fn memory(&self) -> &Arc<GuestMemory> {
+        self.translator.memory()
+    }
+}
+
+impl SplitRing {
+    fn entries(&self) -> usize {
+        usize::from(self.size)
+    }
+
+    #[inline(always)]
+    fn write_used(&self, index: u16, id: u16, len: u32) {
+        let at = ENTRIES + USED_ENTRY_BYTES * self.slot(index);
+        self.used.store_u32(at, u32::from(id), Relaxed);
+        self.used.store_u32(at + 4, len, Relaxed);
+    }
+
+    fn set_avail_event(&self, index: u16) {
+        self.used.store_u16(ENTRIES + USED_ENTRY_BYTES * self.entries(), index, Relaxed);
+    }
+
+    /// The used index as the ring has it: how far a device before this one got.
+    pub(super) fn used_index(memory: &GuestMemory, spec: &RingSpec) -> Result<u16, RingFault> {
+        let mut index = [0; 2];
+        memory.read(spec.used.wrapping_add(INDEX as u64), &mut index)?;
+        Ok(u16::from_le_bytes(index))
+    }
+}
