@@ -1,0 +1,122 @@
+//! An uplink over packet sockets on an existing interface: one raw socket a worker, offloads in a
+//! virtio-net header, tags put back from the auxiliary data (packet(7)).
+//!
+//! Frames a software NIC sends leave through the interface's queueing discipline. (A socket may
+//! pass it by, `PACKET_QDISC_BYPASS`, but then the kernel drops what it would have to segment.)
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::batch::NetHeader;
+use super::config::InterfaceName;
+use super::link::Interfaces;
+use super::{Opened, UplinkError, sys};
+
+/// Bytes of frames (with the kernel's own overhead) that may wait for a worker: 100 super-frames,
+/// or 10,000 small frames, which is what arrives in a few milliseconds at 1 Mframe/s.
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// Bytes of frames that may wait for the interface.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// The header without `num_buffers`, which is all that kernels before 6.4 know here.
+const SHORT_HEADER: usize = 10;
+
+/// A socket for each queue, bound to the interface if that is up. (The kernel distributes over
+/// sockets of an interface only while it is up.)
+pub(super) fn open(
+    interfaces: &Interfaces,
+    name: &InterfaceName,
+    queues: usize,
+) -> Result<Opened, UplinkError> {
+    let index = interfaces
+        .index(name)
+        .map_err(|source| UplinkError::system("look up the interface", name, source))?
+        .ok_or_else(|| UplinkError::no_interface(name))?;
+    let failed = |source| match source {
+        error if is_permission(&error) => {
+            UplinkError::Permission { name: name.clone(), needs: "CAP_NET_RAW" }
+        }
+        error if error.raw_os_error() == Some(libc::ENODEV) => UplinkError::no_interface(name),
+        error => UplinkError::system("open a packet socket on", name, error),
+    };
+    let mut header_len = size_of::<NetHeader>();
+    let mut files = Vec::with_capacity(queues);
+    for _ in 0..queues {
+        let (socket, len) = socket().map_err(failed)?;
+        header_len = len;
+        files.push(socket);
+    }
+    let attached = interfaces.is_up(name);
+    if attached {
+        attach(&files, index).map_err(failed)?;
+    }
+    Ok(Opened { files, header_len, index: attached.then_some(index) })
+}
+
+/// Whether a socket is still bound to this interface.
+pub(super) fn is_attached(socket: &OwnedFd, index: u32) -> bool {
+    sys::packet_binding(socket.as_fd()).is_ok_and(|bound| bound == Some(index))
+}
+
+fn is_permission(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}
+
+/// A socket that receives nothing yet, and the length of its headers.
+fn socket() -> io::Result<(OwnedFd, usize)> {
+    // Without a protocol it stays deaf until it is bound; with one it would hear all interfaces.
+    let socket = net::socket_with(
+        AddressFamily::PACKET,
+        SocketType::RAW,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let fd = socket.as_fd();
+    let mut header_len = size_of::<NetHeader>();
+    if sys::set_packet_option(fd, libc::PACKET_VNET_HDR_SZ, header_len as i32).is_err() {
+        sys::set_packet_option(fd, libc::PACKET_VNET_HDR, 1)?;
+        header_len = SHORT_HEADER;
+    }
+    sys::set_packet_option(fd, libc::PACKET_AUXDATA, 1)?;
+    // What we send is not to come back. The option keeps the kernel from making a copy of each
+    // frame for us; for sockets in a fanout group it has no effect, and the group's own flag is
+    // newer (6.2) than kernels in use, so there is a filter, too.
+    sys::set_packet_option(fd, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    sys::filter_outgoing(fd)?;
+    // Beyond the system's limit with CAP_NET_ADMIN, else up to it.
+    if sockopt::set_socket_recv_buffer_size_force(fd, RECEIVE_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(fd, RECEIVE_BUFFER)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(fd, SEND_BUFFER).is_err() {
+        sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER)?;
+    }
+    Ok((socket, header_len))
+}
+
+fn attach(sockets: &[OwnedFd], index: u32) -> io::Result<()> {
+    let mut group = None;
+    for socket in sockets {
+        let fd = socket.as_fd();
+        sys::bind_packet(fd, index)?;
+        sys::join_promiscuous(fd, index)?;
+        if sockets.len() == 1 {
+            break;
+        }
+        // All frames of a flow to one worker, or they would overtake each other.
+        let mode = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
+        // The kernel finds the first a group number that nobody else has.
+        let (number, unique) = match group {
+            None => (0, libc::PACKET_FANOUT_FLAG_UNIQUEID),
+            Some(number) => (number, 0),
+        };
+        let value = number | ((mode | unique) << 16);
+        sys::set_packet_option(fd, libc::PACKET_FANOUT, value.cast_signed())?;
+        if group.is_none() {
+            let joined = sys::packet_option(fd, libc::PACKET_FANOUT)?;
+            group = Some(joined.cast_unsigned() & 0xffff);
+        }
+    }
+    Ok(())
+}
