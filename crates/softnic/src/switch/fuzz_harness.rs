@@ -1,0 +1,1 @@
+//! One entry for fuzzers and property tests: any bytes through the whole switch.

@@ -1,0 +1,378 @@
+//! What a frame's sender left for others to do (finish a checksum, cut a super-frame up), after
+//! the sender's claim was checked against the frame.
+//!
+//! A checksum request is a request to write two bytes into the frame. It is therefore granted only
+//! where a checksum of the parsed transport header belongs: otherwise a VM could have a receiver,
+//! or this switch, overwrite the very addresses that anti-spoof has just approved.
+
+use lanekeeper_model::{DropReason, MAX_FRAME};
+
+use super::head::{Fragment, HEAD, Head, ICMPV6, IpHead, Layer3, TCP, UDP};
+use super::net_header::NetHeader;
+use super::vlan::TAG_LEN;
+
+/// Largest super-frame: an IP packet of 65,535 bytes, its Ethernet header and one tag.
+pub const MAX_SUPER_FRAME: usize = 65_535 + 14 + 4;
+
+/// Most segments that one super-frame may stand for. Full-sized TCP segments make 45 of the
+/// largest super-frame; a segment size of 1, which only an attacker chooses, would make 65,000 and
+/// stall the worker that cuts them.
+pub const MAX_SEGMENTS: usize = 1_024;
+
+/// Offloads that one side of a virtio device negotiated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OffloadSet(u8);
+
+impl OffloadSet {
+    /// None at all.
+    pub const NONE: Self = Self(0);
+    /// Unfinished checksums.
+    pub const CHECKSUM: Self = Self(1);
+    /// TCP over IPv4 super-frames.
+    pub const TCP4: Self = Self(2);
+    /// TCP over IPv6 super-frames.
+    pub const TCP6: Self = Self(4);
+    /// CWR in TCP super-frames.
+    pub const ECN: Self = Self(8);
+    /// UDP over IPv4 super-frames.
+    pub const UDP4: Self = Self(16);
+    /// UDP over IPv6 super-frames.
+    pub const UDP6: Self = Self(32);
+    /// The sender is believed when it says that it verified a checksum: the host's kernel is,
+    /// a VM is not.
+    pub const VERIFIED: Self = Self(64);
+    /// Everything a kernel's uplink socket can carry.
+    pub const ALL: Self = Self(127);
+
+    /// What a driver with these virtio feature bits may send (virtio 1.2, 5.1.3:
+    /// `VIRTIO_NET_F_CSUM`, `HOST_TSO4`, `HOST_TSO6`, `HOST_ECN`, `HOST_USO`).
+    pub const fn sent_by(features: u64) -> Self {
+        let usos = Self::UDP4.0 | Self::UDP6.0;
+        Self::from_bits(
+            features,
+            [(0, Self::CHECKSUM.0), (11, Self::TCP4.0), (12, Self::TCP6.0), (13, Self::ECN.0)],
+            [(56, usos), (56, usos)],
+        )
+    }
+
+    /// What a driver with these virtio feature bits takes (virtio 1.2, 5.1.3:
+    /// `VIRTIO_NET_F_GUEST_CSUM`, `GUEST_TSO4`, `GUEST_TSO6`, `GUEST_ECN`, `GUEST_USO4`,
+    /// `GUEST_USO6`), or with these control-queue offloads, which have the same numbers
+    /// (5.1.6.5.6.1).
+    pub const fn accepted_by(features: u64) -> Self {
+        Self::from_bits(
+            features,
+            [(1, Self::CHECKSUM.0), (7, Self::TCP4.0), (8, Self::TCP6.0), (9, Self::ECN.0)],
+            [(54, Self::UDP4.0), (55, Self::UDP6.0)],
+        )
+    }
+
+    const fn from_bits(features: u64, tcp: [(u8, u8); 4], udp: [(u8, u8); 2]) -> Self {
+        let mut set = 0;
+        let all = [tcp[0], tcp[1], tcp[2], tcp[3], udp[0], udp[1]];
+        let mut i = 0;
+        while i < all.len() {
+            if features >> all[i].0 & 1 == 1 {
+                set |= all[i].1;
+            }
+            i += 1;
+        }
+        // Every segmentation offload needs the checksum one (virtio 1.2, 5.1.3.1).
+        Self(if set & Self::CHECKSUM.0 == 0 { 0 } else { set })
+    }
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The set without another.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether all of `other` is in the set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What the segments of a super-frame are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SegmentKind {
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP over IPv4.
+    Udp4,
+    /// UDP over IPv6.
+    Udp6,
+}
+
+impl SegmentKind {
+    /// The offload that covers it.
+    pub const fn offload(self) -> OffloadSet {
+        match self {
+            Self::Tcp4 => OffloadSet::TCP4,
+            Self::Tcp6 => OffloadSet::TCP6,
+            Self::Udp4 => OffloadSet::UDP4,
+            Self::Udp6 => OffloadSet::UDP6,
+        }
+    }
+
+    /// Where the transport header has its checksum, in bytes from its start.
+    pub(super) const fn checksum_offset(self) -> u8 {
+        if self.is_tcp() { 16 } else { 6 }
+    }
+
+    pub(super) const fn is_tcp(self) -> bool {
+        matches!(self, Self::Tcp4 | Self::Tcp6)
+    }
+
+    pub(super) const fn is_v6(self) -> bool {
+        matches!(self, Self::Tcp6 | Self::Udp6)
+    }
+}
+
+/// A checked offload. Offsets are in bytes from the start of the frame and lie within its head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Offload {
+    /// Nothing to do, nothing known.
+    #[default]
+    None,
+    /// Nothing to do: the checksum was verified by someone who is believed.
+    Verified,
+    /// The checksum is to be finished.
+    Checksum {
+        /// Where the checksummed part starts.
+        start: u8,
+        /// Where the checksum goes, from `start`.
+        offset: u8,
+    },
+    /// A super-frame, to be cut into segments whose checksums are to be computed.
+    Segments {
+        /// What the segments are.
+        kind: SegmentKind,
+        /// TCP only: the first segment carries CWR.
+        ecn: bool,
+        /// Where the transport header starts.
+        transport_at: u8,
+        /// Bytes of headers, which each segment repeats.
+        headers: u8,
+        /// Bytes of payload in each segment but the last.
+        size: u16,
+    },
+}
+
+const fn bad<T>() -> Result<T, DropReason> {
+    Err(DropReason::BadOffload)
+}
+
+impl Offload {
+    /// Checks what a sender claims about its frame.
+    ///
+    /// `bytes` are the first [`HEAD`] bytes of a frame of `frame_len` bytes, `head` their parse,
+    /// and `offered` what the sender negotiated.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`] for what was not negotiated or contradicts the frame;
+    /// [`DropReason::TooLong`] for a frame beyond any limit.
+    pub fn check(
+        header: &NetHeader,
+        frame_len: usize,
+        bytes: &[u8],
+        head: &Head,
+        offered: OffloadSet,
+    ) -> Result<Self, DropReason> {
+        let segmented = header.gso_type != NetHeader::GSO_NONE;
+        let tags = head.tags as usize * TAG_LEN;
+        let limit = if segmented { MAX_SUPER_FRAME } else { MAX_FRAME + tags };
+        if frame_len > limit {
+            return Err(DropReason::TooLong);
+        }
+        if header.flags & NetHeader::NEEDS_CSUM == 0 {
+            if segmented {
+                return bad();
+            }
+            let verified =
+                header.flags & NetHeader::DATA_VALID != 0 && offered.has(OffloadSet::VERIFIED);
+            return Ok(if verified { Self::Verified } else { Self::None });
+        }
+        if !offered.has(OffloadSet::CHECKSUM) {
+            return bad();
+        }
+        let checksum = Self::checksum(header, frame_len, bytes, head)?;
+        if segmented {
+            checksum.segments(header, frame_len, bytes, head, offered)
+        } else {
+            Ok(checksum)
+        }
+    }
+
+    fn checksum(
+        header: &NetHeader,
+        frame_len: usize,
+        bytes: &[u8],
+        head: &Head,
+    ) -> Result<Self, DropReason> {
+        let (start, offset) = (header.csum_start as usize, header.csum_offset as usize);
+        let end = start + offset + 2;
+        if end > frame_len.min(bytes.len()).min(HEAD) || start < head.layer3_at() {
+            return bad();
+        }
+        let belongs = match head.layer3 {
+            Layer3::Ip(ip) => checksum_belongs(ip, start, offset),
+            // Nothing in such a frame is judged, so nothing judged can be overwritten.
+            Layer3::Other => true,
+            Layer3::Arp | Layer3::Unreadable => false,
+        };
+        if !belongs {
+            return bad();
+        }
+        Ok(Self::Checksum { start: start as u8, offset: offset as u8 })
+    }
+
+    fn segments(
+        self,
+        header: &NetHeader,
+        frame_len: usize,
+        bytes: &[u8],
+        head: &Head,
+        offered: OffloadSet,
+    ) -> Result<Self, DropReason> {
+        let (Self::Checksum { start, .. }, Layer3::Ip(ip)) = (self, head.layer3) else {
+            return bad();
+        };
+        let ecn = header.gso_type & NetHeader::GSO_ECN != 0;
+        let kind = match (header.gso_type & !NetHeader::GSO_ECN, ip.v6, ip.protocol) {
+            (NetHeader::GSO_TCPV4, false, TCP) => SegmentKind::Tcp4,
+            (NetHeader::GSO_TCPV6, true, TCP) => SegmentKind::Tcp6,
+            (NetHeader::GSO_UDP_L4, false, UDP) if !ecn => SegmentKind::Udp4,
+            (NetHeader::GSO_UDP_L4, true, UDP) if !ecn => SegmentKind::Udp6,
+            _ => return bad(),
+        };
+        if !offered.has(kind.offload()) || ecn && !offered.has(OffloadSet::ECN) {
+            return bad();
+        }
+        if ip.transport_at != Some(start) {
+            return bad();
+        }
+        let headers = start as usize
+            + match (kind.is_tcp(), bytes.get(start as usize + 12)) {
+                (false, _) => 8,
+                (true, Some(byte)) if byte >> 4 >= 5 => (byte >> 4) as usize * 4,
+                _ => return bad(),
+            };
+        let size = header.gso_size as usize;
+        if size == 0 || headers > bytes.len().min(HEAD) || headers >= frame_len {
+            return bad();
+        }
+        if (frame_len - headers).div_ceil(size) > MAX_SEGMENTS {
+            return bad();
+        }
+        Ok(Self::Segments {
+            kind,
+            ecn,
+            transport_at: start,
+            headers: headers as u8,
+            size: header.gso_size,
+        })
+    }
+
+    /// The same offload in a frame whose head grew by `growth` bytes in front of layer 3.
+    #[must_use]
+    pub(super) fn moved(self, growth: i8) -> Self {
+        let moved = |at: u8| at.saturating_add_signed(growth);
+        match self {
+            Self::None | Self::Verified => self,
+            Self::Checksum { start, offset } => Self::Checksum { start: moved(start), offset },
+            Self::Segments { kind, ecn, transport_at, headers, size } => Self::Segments {
+                kind,
+                ecn,
+                transport_at: moved(transport_at),
+                headers: moved(headers),
+                size,
+            },
+        }
+    }
+
+    /// How many frames the frame stands for on a wire.
+    pub fn wire_frames(self, frame_len: usize) -> usize {
+        match self {
+            Self::Segments { headers, size, .. } => {
+                frame_len.saturating_sub(headers as usize).div_ceil(size as usize).max(1)
+            }
+            _ => 1,
+        }
+    }
+
+    /// How many bytes the frame takes on a wire, all its segments' headers counted. This is what
+    /// a rate is charged with: a super-frame must not be cheaper than its segments.
+    pub fn wire_bytes(self, frame_len: usize) -> usize {
+        match self {
+            Self::Segments { headers, .. } => {
+                frame_len + (self.wire_frames(frame_len) - 1) * headers as usize
+            }
+            _ => frame_len,
+        }
+    }
+
+    /// Length of the longest packet (without Ethernet header and tags) that leaves by a wire,
+    /// for a frame of `frame_len` bytes whose layer-3 header starts at `layer3_at`.
+    #[inline]
+    pub(super) fn packet_len(self, frame_len: usize, layer3_at: usize) -> usize {
+        match self {
+            Self::Segments { headers, size, .. } => {
+                (headers as usize + size as usize).min(frame_len).saturating_sub(layer3_at)
+            }
+            _ => frame_len.saturating_sub(layer3_at),
+        }
+    }
+
+    /// The header that tells a receiver all of this.
+    pub fn header(self) -> NetHeader {
+        match self {
+            Self::None => NetHeader::default(),
+            Self::Verified => NetHeader { flags: NetHeader::DATA_VALID, ..NetHeader::default() },
+            Self::Checksum { start, offset } => NetHeader {
+                flags: NetHeader::NEEDS_CSUM,
+                hdr_len: u16::from(start) + u16::from(offset) + 2,
+                csum_start: start.into(),
+                csum_offset: offset.into(),
+                ..NetHeader::default()
+            },
+            Self::Segments { kind, ecn, transport_at, headers, size } => {
+                let gso_type = match kind {
+                    SegmentKind::Tcp4 => NetHeader::GSO_TCPV4,
+                    SegmentKind::Tcp6 => NetHeader::GSO_TCPV6,
+                    SegmentKind::Udp4 | SegmentKind::Udp6 => NetHeader::GSO_UDP_L4,
+                };
+                NetHeader {
+                    flags: NetHeader::NEEDS_CSUM,
+                    gso_type: if ecn { gso_type | NetHeader::GSO_ECN } else { gso_type },
+                    hdr_len: headers.into(),
+                    gso_size: size,
+                    csum_start: transport_at.into(),
+                    csum_offset: kind.checksum_offset().into(),
+                }
+            }
+        }
+    }
+}
+
+fn checksum_belongs(ip: IpHead, start: usize, offset: usize) -> bool {
+    let (Some(transport_at), Fragment::Whole) = (ip.transport_at, ip.fragment) else {
+        return false;
+    };
+    let transport_at = transport_at as usize;
+    match ip.protocol {
+        TCP => start == transport_at && offset == 16,
+        ICMPV6 => start == transport_at && offset == 2,
+        UDP if start == transport_at => offset == 6,
+        // Behind the header: the checksum of a packet inside a tunnel.
+        _ => start >= transport_at,
+    }
+}
