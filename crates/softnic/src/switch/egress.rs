@@ -3,7 +3,7 @@
 use lanekeeper_model::DropReason;
 
 use super::net_header::NetHeader;
-use super::offload::{Offload, OffloadSet};
+use super::offload::{Offload, OffloadSet, PackedOffload};
 use super::policy::{Ingress, PortPolicy, Tagging, UplinkPolicy};
 use super::segment::{SegmentChecksum, SegmentPlan};
 use super::vlan::{HeadEdit, Tag};
@@ -31,10 +31,66 @@ pub enum Work {
 pub struct Egress {
     /// What is done to the head.
     pub edit: HeadEdit,
-    /// The virtio-net header to put before the frame.
-    pub header: NetHeader,
-    /// What else is done.
-    pub work: Work,
+    /// Offload of the edited frame.
+    packed: PackedOffload,
+    form: Form,
+}
+
+/// Who does what the offload asks for. With the start of layer 3 beside it, in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Form(u64);
+
+const RECEIVER_DOES: u64 = 0;
+const WE_FINISH: u64 = 1;
+const WE_CUT: u64 = 2;
+const WE_CUT_AND_FINISH: u64 = 3;
+
+impl Egress {
+    /// Whether the frame is delivered as it came, behind a header of zeros.
+    #[inline]
+    pub const fn is_plain(&self) -> bool {
+        self.edit.is_none() && self.packed.is_none()
+    }
+
+    /// The virtio-net header to put before the frame, or before each of its segments.
+    #[inline]
+    pub fn header(&self) -> NetHeader {
+        if self.packed.is_none() {
+            return NetHeader::default();
+        }
+        match (self.form.0 & 3, self.packed.unpack()) {
+            (RECEIVER_DOES, offload) => offload.header(),
+            (WE_CUT, Offload::Segments { kind, transport_at, .. }) => {
+                let offset = kind.checksum_offset();
+                Offload::Checksum { start: transport_at, offset }.header()
+            }
+            _ => NetHeader::default(),
+        }
+    }
+
+    /// What else is to be done.
+    #[inline]
+    pub fn work(&self) -> Work {
+        if self.packed.is_none() {
+            return Work::None;
+        }
+        let form = self.form.0 & 3;
+        match (form, self.packed.unpack()) {
+            (WE_FINISH, Offload::Checksum { start, offset }) => {
+                Work::FinishChecksum { start, offset }
+            }
+            (WE_CUT | WE_CUT_AND_FINISH, offload) => Work::Segment(SegmentPlan {
+                offload,
+                layer3_at: (self.form.0 >> 8) as u8,
+                checksum: if form == WE_CUT {
+                    SegmentChecksum::Partial
+                } else {
+                    SegmentChecksum::Full
+                },
+            }),
+            _ => Work::None,
+        }
+    }
 }
 
 /// Judges a frame for a VF, which takes the offloads in `accepts`.
@@ -52,13 +108,13 @@ pub fn judge_egress(
         return Err(DropReason::LinkDown);
     }
     // The table routes inside the VLAN already. A wrong table must still not leak.
-    if !receiver.is_member(frame.vlan) {
+    if !receiver.is_member(frame.vlan()) {
         return Err(DropReason::NoDestination);
     }
-    if frame.offload.packet_len(frame_len, frame.layer3_at as usize) > receiver.mtu as usize {
+    if frame.packet_len(frame_len) > receiver.mtu as usize {
         return Err(DropReason::TooLong);
     }
-    let insert = if receiver.tagging == Tagging::Trunk { frame.tag } else { None };
+    let insert = if receiver.tagging == Tagging::Trunk { frame.tag() } else { None };
     Ok(form(frame, insert, accepts))
 }
 
@@ -75,47 +131,36 @@ pub fn judge_uplink_egress(
     if !uplink.up {
         return Err(DropReason::LinkDown);
     }
-    if frame.offload.packet_len(frame_len, frame.layer3_at as usize) > uplink.mtu as usize {
+    if frame.packet_len(frame_len) > uplink.mtu as usize {
         return Err(DropReason::TooLong);
     }
-    Ok(form(frame, frame.tag, uplink.offloads))
+    Ok(form(frame, frame.tag(), uplink.offloads))
 }
 
 #[inline]
 fn form(frame: &Ingress, insert: Option<Tag>, accepts: OffloadSet) -> Egress {
-    let edit = HeadEdit { remove: frame.strip, insert };
-    if frame.offload == Offload::None {
-        return Egress { edit, header: NetHeader::default(), work: Work::None };
+    let edit = HeadEdit::new(frame.strip(), insert);
+    if frame.packed.is_none() {
+        return Egress { edit, packed: PackedOffload::NONE, form: Form(RECEIVER_DOES) };
     }
     offloaded(edit, frame, accepts)
 }
 
 fn offloaded(edit: HeadEdit, frame: &Ingress, accepts: OffloadSet) -> Egress {
     let growth = edit.growth();
-    let offload = frame.offload.moved(growth);
-    let taken = Egress { edit, header: offload.header(), work: Work::None };
+    let offload = frame.offload().moved(growth);
     let checksums = accepts.has(OffloadSet::CHECKSUM);
-    let plain = NetHeader::default();
-    match offload {
-        Offload::Verified | Offload::Checksum { .. } if checksums => taken,
-        Offload::None | Offload::Verified => Egress { header: plain, ..taken },
-        Offload::Checksum { start, offset } => {
-            Egress { edit, header: plain, work: Work::FinishChecksum { start, offset } }
-        }
-        Offload::Segments { kind, ecn, transport_at, .. } => {
+    let (offload, form) = match offload {
+        Offload::Verified if !checksums => (Offload::None, RECEIVER_DOES),
+        Offload::Checksum { .. } if !checksums => (offload, WE_FINISH),
+        Offload::Segments { .. } if !checksums => (offload, WE_CUT_AND_FINISH),
+        Offload::Segments { kind, ecn, .. } => {
             let needs = if ecn { kind.offload().with(OffloadSet::ECN) } else { kind.offload() };
-            if checksums && accepts.has(needs) {
-                return taken;
-            }
-            let partial = Offload::Checksum { start: transport_at, offset: kind.checksum_offset() };
-            let (checksum, header) = if checksums {
-                (SegmentChecksum::Partial, partial.header())
-            } else {
-                (SegmentChecksum::Full, plain)
-            };
-            let layer3_at = frame.layer3_at.saturating_add_signed(growth);
-            let plan = SegmentPlan { offload, layer3_at, checksum };
-            Egress { edit, header, work: Work::Segment(plan) }
+            (offload, if accepts.has(needs) { RECEIVER_DOES } else { WE_CUT })
         }
-    }
+        _ => (offload, RECEIVER_DOES),
+    };
+    let layer3_at = frame.layer3_at().saturating_add_signed(growth);
+    let form = Form(u64::from(layer3_at) << 8 | form);
+    Egress { edit, packed: PackedOffload::pack(offload), form }
 }

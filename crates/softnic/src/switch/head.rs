@@ -77,11 +77,10 @@ pub struct Head {
 /// The two addresses and the (outer) Ethertype, in two loads.
 #[inline]
 pub(super) fn ethernet(head: &[u8]) -> Option<(u64, u64, u16)> {
-    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] =
-        *head.first_chunk::<ETHERNET>()?;
-    let dst = u64::from_be_bytes([d0, d1, d2, d3, d4, d5, s0, s1]) >> 16;
-    let src_type = u64::from_be_bytes([s0, s1, s2, s3, s4, s5, t0, t1]);
-    Some((dst, src_type >> 16, src_type as u16))
+    let bytes: &[u8; ETHERNET] = head.first_chunk()?;
+    let first = u64::from_be_bytes(*bytes.first_chunk::<8>()?);
+    let last = u64::from_be_bytes(*bytes.last_chunk::<8>()?);
+    Some((first >> 16, last >> 16, last as u16))
 }
 
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

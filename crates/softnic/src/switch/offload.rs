@@ -167,6 +167,52 @@ pub enum Offload {
     },
 }
 
+/// An [`Offload`] in one word, `0` for none; see [`HeadEdit`](super::HeadEdit) for why. From the
+/// low byte up: kind, ECN, start, offset or length of the headers, and 16 bits of segment size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct PackedOffload(u64);
+
+const SEGMENT_KINDS: [SegmentKind; 4] =
+    [SegmentKind::Tcp4, SegmentKind::Tcp6, SegmentKind::Udp4, SegmentKind::Udp6];
+
+impl PackedOffload {
+    pub(super) const NONE: Self = Self(0);
+
+    #[inline]
+    pub(super) const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn pack(offload: Offload) -> Self {
+        let (kind, ecn, start, length, size) = match offload {
+            Offload::None => return Self::NONE,
+            Offload::Verified => (1, false, 0, 0, 0),
+            Offload::Checksum { start, offset } => (2, false, start, offset, 0),
+            Offload::Segments { kind, ecn, transport_at, headers, size } => {
+                (3 + kind as u8, ecn, transport_at, headers, size)
+            }
+        };
+        let [low, high] = size.to_le_bytes();
+        Self(u64::from_le_bytes([kind, ecn.into(), start, length, low, high, 0, 0]))
+    }
+
+    pub(super) fn unpack(self) -> Offload {
+        let [kind, ecn, start, length, low, high, ..] = self.0.to_le_bytes();
+        match kind {
+            0 => Offload::None,
+            1 => Offload::Verified,
+            2 => Offload::Checksum { start, offset: length },
+            kind => Offload::Segments {
+                kind: SEGMENT_KINDS[(kind - 3) as usize % SEGMENT_KINDS.len()],
+                ecn: ecn != 0,
+                transport_at: start,
+                headers: length,
+                size: u16::from_le_bytes([low, high]),
+            },
+        }
+    }
+}
+
 const fn bad<T>() -> Result<T, DropReason> {
     Err(DropReason::BadOffload)
 }

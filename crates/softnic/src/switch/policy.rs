@@ -17,7 +17,7 @@ use lanekeeper_model::{DropReason, LinkState, VfSettings, VlanProtocol};
 
 use super::head::{ETHERNET, Head, Layer3, ethernet};
 use super::net_header::NetHeader;
-use super::offload::{Offload, OffloadSet};
+use super::offload::{Offload, OffloadSet, PackedOffload};
 use super::spoof::BoundAddresses;
 use super::vlan::{TAG_LEN, Tag, VlanKey, is_tag};
 
@@ -44,6 +44,8 @@ pub struct PortPolicy {
     pub(super) tag: Option<Tag>,
     /// `0` for none, which no source address equals.
     pub(super) mac: u64,
+    /// What an untagged frame of this VF belongs to.
+    untagged: Meta,
     bound: Option<Box<BoundAddresses>>,
 }
 
@@ -61,6 +63,8 @@ impl PortPolicy {
         } else {
             None
         };
+        let vlan = VlanKey::new(settings.vlan.protocol, settings.vlan.id);
+        let tag = Tag::of(settings.vlan);
         Self {
             link_up: match settings.link_state {
                 LinkState::Auto => uplink_up.unwrap_or(true),
@@ -70,10 +74,11 @@ impl PortPolicy {
             spoofchk: settings.spoofchk,
             trusted: settings.trust,
             tagging,
-            vlan: VlanKey::new(settings.vlan.protocol, settings.vlan.id),
+            vlan,
             mtu: settings.mtu.get(),
-            tag: Tag::of(settings.vlan),
+            tag,
             mac,
+            untagged: Meta::new(vlan, ETHERNET as u8, 0, tag),
             bound,
         }
     }
@@ -146,25 +151,84 @@ impl UplinkPolicy {
 }
 
 /// A frame that was let in. Offsets are those of the frame as it came, tags included.
+///
+/// Four words, for the reason given at [`HeadEdit`](super::HeadEdit).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ingress {
     /// Destination MAC, first byte highest.
     pub dst: u64,
     /// Source MAC, first byte highest.
     pub src: u64,
-    /// The VLAN it belongs to.
-    pub vlan: VlanKey,
-    /// The tag that stands for that VLAN where frames are tagged: on the wire and on a trunk.
-    pub tag: Option<Tag>,
-    /// Bytes at offset 12 that no receiver is given: 0 or 4.
-    pub strip: u8,
-    /// Where the layer-3 header starts in the frame as it came.
-    pub layer3_at: u8,
-    /// What its sender left to do.
-    pub offload: Offload,
+    pub(super) meta: Meta,
+    pub(super) packed: PackedOffload,
+}
+
+/// VLAN in bits 63..48, start of layer 3 in 47..40, bytes of tag to strip in 39..32, tag in 31..0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Meta(u64);
+
+impl Meta {
+    const fn new(vlan: VlanKey, layer3_at: u8, strip: u8, tag: Option<Tag>) -> Self {
+        Self(
+            (vlan.index() as u64) << 48
+                | (layer3_at as u64) << 40
+                | (strip as u64) << 32
+                | Tag::bits(tag) as u64,
+        )
+    }
 }
 
 impl Ingress {
+    /// No frame: what an array is filled with before frames are put in. It has no destination.
+    pub const NOTHING: Self = Self { dst: 0, src: 0, meta: Meta(0), packed: PackedOffload::NONE };
+
+    /// The VLAN it belongs to.
+    #[inline]
+    pub const fn vlan(&self) -> VlanKey {
+        VlanKey::from_bits((self.meta.0 >> 48) as u16)
+    }
+
+    /// The tag that stands for that VLAN where frames are tagged: on the wire and on a trunk.
+    #[inline]
+    pub const fn tag(&self) -> Option<Tag> {
+        Tag::from_bits(self.meta.0 as u32)
+    }
+
+    /// Bytes at offset 12 that no receiver is given: 0 or 4.
+    #[inline]
+    pub const fn strip(&self) -> u8 {
+        (self.meta.0 >> 32) as u8
+    }
+
+    /// Where the layer-3 header starts in the frame as it came.
+    #[inline]
+    pub const fn layer3_at(&self) -> u8 {
+        (self.meta.0 >> 40) as u8
+    }
+
+    /// What its sender left to do.
+    pub fn offload(&self) -> Offload {
+        self.packed.unpack()
+    }
+
+    /// What the frame of `frame_len` bytes takes on a wire; a [`Meter`](super::Meter) is charged
+    /// with it. See [`Offload::wire_bytes`].
+    #[inline]
+    pub fn wire_bytes(&self, frame_len: usize) -> usize {
+        if self.packed.is_none() { frame_len } else { self.offload().wire_bytes(frame_len) }
+    }
+
+    /// Length of the longest packet that the frame stands for; see [`Offload::packet_len`].
+    #[inline]
+    pub(super) fn packet_len(&self, frame_len: usize) -> usize {
+        let layer3_at = self.layer3_at() as usize;
+        if self.packed.is_none() {
+            frame_len.saturating_sub(layer3_at)
+        } else {
+            self.offload().packet_len(frame_len, layer3_at)
+        }
+    }
+
     /// Whether the destination is a group: multicast or broadcast.
     #[inline]
     pub const fn is_group(&self) -> bool {
@@ -207,21 +271,14 @@ pub fn judge_ingress(
     if policy.spoofchk && src != policy.mac {
         return Err(DropReason::SpoofedMac);
     }
-    if is_tag(ethertype) || !header.is_plain() || policy.bound.is_some() {
+    let spoken_for = policy.bound.as_ref().is_none_or(|bound| bound.plainly_owns(head, ethertype));
+    if is_tag(ethertype) || !header.is_plain() || !spoken_for {
         return judge_in_full(policy, head, frame_len, header, may_send);
     }
     if frame_len > policy.mtu as usize + ETHERNET {
         return Err(DropReason::TooLong);
     }
-    Ok(Ingress {
-        dst,
-        src,
-        vlan: policy.vlan,
-        tag: policy.tag,
-        strip: 0,
-        layer3_at: ETHERNET as u8,
-        offload: Offload::None,
-    })
+    Ok(Ingress { dst, src, meta: policy.untagged, packed: PackedOffload::NONE })
 }
 
 #[inline]
@@ -254,15 +311,8 @@ fn judge_in_full(
     if let Some(bound) = &policy.bound {
         bound.judge(bytes, frame_len, &head)?;
     }
-    Ok(Ingress {
-        dst: head.dst,
-        src: head.src,
-        vlan,
-        tag,
-        strip,
-        layer3_at: head.layer3_at() as u8,
-        offload,
-    })
+    let meta = Meta::new(vlan, head.layer3_at() as u8, strip, tag);
+    Ok(Ingress { dst: head.dst, src: head.src, meta, packed: PackedOffload::pack(offload) })
 }
 
 /// Judges a frame from the uplink.
@@ -298,13 +348,6 @@ pub fn judge_uplink(
         },
     };
     let offload = Offload::check(header, frame_len, bytes, &head, uplink.offloads)?;
-    Ok(Ingress {
-        dst: head.dst,
-        src: head.src,
-        vlan,
-        tag,
-        strip,
-        layer3_at: head.layer3_at() as u8,
-        offload,
-    })
+    let meta = Meta::new(vlan, head.layer3_at() as u8, strip, tag);
+    Ok(Ingress { dst: head.dst, src: head.src, meta, packed: PackedOffload::pack(offload) })
 }

@@ -24,7 +24,9 @@ use std::net::IpAddr;
 
 use lanekeeper_model::DropReason;
 
-use super::head::{Fragment, Head, ICMPV6, IpHead, Layer3, UDP, u16_at, u32_at, u48_at, u128_at};
+use super::head::{
+    Fragment, Head, ICMPV6, IpHead, Layer3, TCP, UDP, u16_at, u32_at, u48_at, u128_at,
+};
 
 /// The addresses a VF may speak for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +60,23 @@ impl BoundAddresses {
         v4.sort_unstable();
         v6.sort_unstable();
         Some(Self { mac, trusted, v4: v4.into(), v6: v6.into(), link_local: link_local(mac) })
+    }
+
+    /// Whether this is an untagged TCP or UDP packet from the first bound address of its family,
+    /// which nearly every packet is. Anything else is for [`BoundAddresses::judge`] to say.
+    #[inline]
+    pub(super) fn plainly_owns(&self, bytes: &[u8], ethertype: u16) -> bool {
+        match ethertype {
+            0x0800 => bytes.get(14..34).is_some_and(|ip| {
+                (0x45..=0x4f).contains(&ip[0]) && u32_at(ip, 12) == self.v4.first().copied()
+            }),
+            0x86dd => bytes.get(14..54).is_some_and(|ip| {
+                ip[0] >> 4 == 6
+                    && matches!(ip[6], TCP | UDP)
+                    && u128_at(ip, 8) == self.v6.first().copied()
+            }),
+            _ => false,
+        }
     }
 
     pub(super) fn judge(

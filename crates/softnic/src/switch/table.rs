@@ -183,7 +183,7 @@ impl SwitchTable {
         };
         let receivers = if frame.is_group() {
             u64::MAX
-        } else if let Some(vf) = self.fdb.find(frame.vlan, frame.dst) {
+        } else if let Some(vf) = self.fdb.find(frame.vlan(), frame.dst) {
             return if not_back >> vf & 1 == 1 {
                 Ok(Route::Vf(vf))
             } else {
@@ -192,7 +192,7 @@ impl SwitchTable {
         } else {
             self.promiscuous
         };
-        let vfs = self.fdb.members(frame.vlan) & receivers & not_back;
+        let vfs = self.fdb.members(frame.vlan()) & receivers & not_back;
         let uplink = self.uplink.is_some() && source != Source::Uplink;
         if vfs == 0 && !uplink {
             return Err(DropReason::NoDestination);
@@ -207,8 +207,8 @@ impl SwitchTable {
         let policy = self.port(vf);
         policy.uses_further_macs()
             && frame.src != policy.mac
-            && self.fdb.find(frame.vlan, frame.src) != Some(vf.get())
-            && !self.fdb.is_fixed(frame.vlan, frame.src)
+            && self.fdb.find(frame.vlan(), frame.src) != Some(vf.get())
+            && !self.fdb.is_fixed(frame.vlan(), frame.src)
     }
 }
 

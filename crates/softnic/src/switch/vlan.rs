@@ -58,6 +58,20 @@ impl Tag {
         self.tci() & 0xfff
     }
 
+    pub(super) const fn bits(tag: Option<Self>) -> u32 {
+        match tag {
+            Some(tag) => tag.0.get(),
+            None => 0,
+        }
+    }
+
+    pub(super) const fn from_bits(bits: u32) -> Option<Self> {
+        match NonZeroU32::new(bits) {
+            Some(bits) => Some(Self(bits)),
+            None => None,
+        }
+    }
+
     /// As it stands in a frame.
     pub const fn to_bytes(self) -> [u8; 4] {
         self.0.get().to_be_bytes()
@@ -100,6 +114,10 @@ impl VlanKey {
         }
     }
 
+    pub(super) const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+
     /// As an index below [`VlanKey::SPACE`].
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -117,27 +135,45 @@ impl VlanKey {
 }
 
 /// What is done to the head of a frame, at offset 12, before it is delivered.
+///
+/// One word: a struct would be stored in parts and loaded whole, which stalls the core for longer
+/// than the rest of a judgement takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct HeadEdit {
-    /// Bytes taken out: 0 or 4.
-    pub remove: u8,
-    /// Tag put in.
-    pub insert: Option<Tag>,
-}
+pub struct HeadEdit(u64);
 
 impl HeadEdit {
     /// The head stays as it is.
-    pub const NONE: Self = Self { remove: 0, insert: None };
+    pub const NONE: Self = Self(0);
+
+    /// Takes `remove` bytes out, 0 or 4, and puts a tag in.
+    #[inline]
+    pub const fn new(remove: u8, insert: Option<Tag>) -> Self {
+        Self((remove as u64) << 32 | Tag::bits(insert) as u64)
+    }
+
+    /// Bytes taken out.
+    #[inline]
+    pub const fn remove(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+
+    /// Tag put in.
+    #[inline]
+    pub const fn insert(self) -> Option<Tag> {
+        Tag::from_bits(self.0 as u32)
+    }
 
     /// Whether the head stays as it is.
+    #[inline]
     pub const fn is_none(self) -> bool {
-        self.remove == 0 && self.insert.is_none()
+        self.0 == 0
     }
 
     /// How much longer the frame becomes, in bytes; negative if shorter.
+    #[inline]
     pub const fn growth(self) -> i8 {
-        let inserted = if self.insert.is_some() { TAG_LEN as i8 } else { 0 };
-        inserted.saturating_sub_unsigned(self.remove)
+        let inserted = if self.insert().is_some() { TAG_LEN as i8 } else { 0 };
+        inserted.saturating_sub_unsigned(self.remove())
     }
 
     /// Writes the edited head to `out` and says how long it is. The caller then delivers it in
@@ -151,10 +187,10 @@ impl HeadEdit {
             out[..head.len()].copy_from_slice(head);
             return head.len();
         };
-        let rest = rest.get(self.remove as usize..).unwrap_or_default();
+        let rest = rest.get(self.remove() as usize..).unwrap_or_default();
         out[..TAG_AT].copy_from_slice(macs);
         let mut at = TAG_AT;
-        if let Some(tag) = self.insert {
+        if let Some(tag) = self.insert() {
             out[at..at + TAG_LEN].copy_from_slice(&tag.to_bytes());
             at += TAG_LEN;
         }
@@ -208,10 +244,10 @@ mod tests {
         ) {
             let tag = Tag::new(0x8100, tci);
             let (mut tagged, mut plain) = ([0; EDITED_HEAD], [0; EDITED_HEAD]);
-            let on = HeadEdit { remove: 0, insert: tag };
+            let on = HeadEdit::new(0, tag);
             let length = on.apply(&head, &mut tagged);
             prop_assert_eq!(length, head.len().saturating_add_signed(on.growth().into()));
-            let off = HeadEdit { remove: 4, insert: None };
+            let off = HeadEdit::new(4, None);
             let length = off.apply(&tagged[..length], &mut plain);
             prop_assert_eq!(&plain[..length], &head[..]);
         }
@@ -224,7 +260,7 @@ mod tests {
         ) {
             let insert = tci.and_then(|tci| Tag::new(0x88a8, tci));
             let mut out = [0; EDITED_HEAD];
-            let length = HeadEdit { remove, insert }.apply(&head, &mut out);
+            let length = HeadEdit::new(remove, insert).apply(&head, &mut out);
             prop_assert!(length <= EDITED_HEAD);
         }
     }
