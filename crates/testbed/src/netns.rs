@@ -5,6 +5,7 @@
 //! [`sweep`] can remove what a killed process has left behind.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -86,7 +87,7 @@ impl Namespace {
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         let enter = || -> std::io::Result<()> {
             let file = File::open(self.path())?;
-            Ok(move_into_link_name_space((&file).into(), Some(LinkNameSpaceType::Network))?)
+            Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
         };
         let entered = std::thread::scope(|scope| scope.spawn(|| enter().map(|()| work())).join());
         match entered {
@@ -115,8 +116,17 @@ impl Namespace {
     pub fn add_bridge(&self, name: &str, mtu: u32) -> Result<(), NetnsError> {
         let mtu = mtu.to_string();
         self.ip(&[
-            "link", "add", name, "mtu", &mtu, "type", "bridge", "forward_delay", "0",
-            "mcast_snooping", "0",
+            "link",
+            "add",
+            name,
+            "mtu",
+            &mtu,
+            "type",
+            "bridge",
+            "forward_delay",
+            "0",
+            "mcast_snooping",
+            "0",
         ])?;
         self.silence(name)?;
         self.ip(&["link", "set", name, "up"])
@@ -190,6 +200,17 @@ impl Lab {
         }
     }
 
+    /// A lab whose names begin with `prefix` instead, for one that may outlive this process:
+    /// [`sweep`] leaves it alone.
+    pub fn named(prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), namespaces: Vec::new() }
+    }
+
+    /// Leave everything standing; it is then another's to remove.
+    pub fn keep(mut self) {
+        self.namespaces.clear();
+    }
+
     /// A new namespace with its loopback interface up.
     ///
     /// # Errors
@@ -215,8 +236,20 @@ impl Lab {
     ) -> Result<(), NetnsError> {
         let mtu = mtu.to_string();
         left.ip(&[
-            "link", "add", left_end, "mtu", &mtu, "type", "veth", "peer", "name", right_end, "mtu",
-            &mtu, "netns", &right.name,
+            "link",
+            "add",
+            left_end,
+            "mtu",
+            &mtu,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            right_end,
+            "mtu",
+            &mtu,
+            "netns",
+            &right.name,
         ])?;
         for (namespace, end) in [(left, left_end), (right, right_end)] {
             namespace.silence(end)?;
@@ -333,6 +366,16 @@ mod tests {
         assert!(exists(&kept));
         drop(lab);
         assert!(!exists(&kept));
+    }
+
+    #[test]
+    fn a_kept_lab_stays_and_is_not_swept() {
+        let mut lab = Lab::named(format!("lkkept{}", std::process::id()));
+        let kept = lab.namespace("a").expect("made");
+        lab.keep();
+        sweep().expect("sweeps");
+        assert!(exists(&kept));
+        ip(&["netns", "delete", kept.name()]).expect("removed");
     }
 
     #[test]
