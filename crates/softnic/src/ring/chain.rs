@@ -5,12 +5,12 @@ use super::memory::{Segment, Translator};
 use super::{MAX_BUFFERS, RingFault};
 
 /// Descriptor flags (2.7.5, 2.8).
-pub(super) const DESC_NEXT: u16 = 1;
-pub(super) const DESC_WRITE: u16 = 2;
-pub(super) const DESC_INDIRECT: u16 = 4;
+pub(crate) const DESC_NEXT: u16 = 1;
+pub(crate) const DESC_WRITE: u16 = 2;
+pub(crate) const DESC_INDIRECT: u16 = 4;
 
 /// Bytes of a descriptor, in a ring and in an indirect table of either kind.
-pub(super) const DESC_BYTES: usize = 16;
+pub(crate) const DESC_BYTES: usize = 16;
 
 /// Which way the buffers of a chain must point.
 pub(super) type Direction = u8;
@@ -196,7 +196,7 @@ pub(super) fn table_entry(table: Segment, index: u16) -> (u64, u32, u16, u16) {
     (word as u64, (word >> 64) as u32, (word >> 96) as u16, (word >> 112) as u16)
 }
 
-/// Whether moving an index from `old` to `new` passes the event the other side waits for (2.7.10).
-pub(super) fn passes_event(event: u16, new: u16, old: u16) -> bool {
+/// Whether moving an index from `old` to `new` passes the event the other side waits for (2.7.7.1, 2.7.10).
+pub(crate) fn passes_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

@@ -37,7 +37,7 @@ impl<'a> Gather<'a> {
 
     /// `len` bytes of guest segments; `len` is at most their sum.
     #[inline(always)]
-    pub(super) fn from_segments(segments: &'a [Segment], len: usize) -> Self {
+    pub(crate) fn from_segments(segments: &'a [Segment], len: usize) -> Self {
         Self { local: [&[], &[], &[]], segments, skip: 0, len }
     }
 
@@ -170,7 +170,7 @@ impl<'a> Gather<'a> {
     /// Copies the frame to the front of `to`, a list of writable segments of which the first
     /// `skip` bytes are taken already. Returns the bytes copied.
     #[inline]
-    pub(super) fn deliver(&self, to: &[Segment], skip: usize) -> usize {
+    pub(crate) fn deliver(&self, to: &[Segment], skip: usize) -> usize {
         let mut cursor = Cursor { segments: to, offset: skip };
         let mut done = 0;
         self.pieces(0, self.len, |piece| done += cursor.write(piece));

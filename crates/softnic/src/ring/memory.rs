@@ -6,9 +6,9 @@
 //! `unsafe` of the rings is in this file; what it exports checks its bounds itself.
 //!
 //! A [`Segment`] carries no lifetime because it is stored in pools that live longer than a batch.
-//! The rule that keeps it sound: segments are made only by [`Translator`], and reach code outside
-//! this module only behind a borrow (`Popped`, `Fill`, `Gather`) of the `Queue` that owns the
-//! memory. Mappings go away only when the last `Arc<GuestMemory>` does.
+//! The rule that keeps it sound: whoever keeps segments keeps an `Arc<GuestMemory>` of the same
+//! memory beside them (a `Queue`, the driver's `Buffers`) and hands them on only behind a borrow of
+//! itself (`Popped`, `Fill`, `Gather`). Mappings go away only when the last of those does.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -232,7 +232,7 @@ impl GuestMemory {
     }
 
     /// The range as one segment.
-    fn segment(&self, addr: u64, len: usize) -> Result<Segment, RingFault> {
+    pub(crate) fn segment(&self, addr: u64, len: usize) -> Result<Segment, RingFault> {
         self.view(addr)
             .and_then(|view| view.segment(addr, len as u64))
             .ok_or(RingFault::AddressOutOfRange { addr, len: len as u64 })
@@ -328,16 +328,16 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    pub(super) const EMPTY: Self = Self { at: NonNull::dangling(), len: 0 };
+    pub(crate) const EMPTY: Self = Self { at: NonNull::dangling(), len: 0 };
 
     #[inline(always)]
-    pub(super) fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         self.len
     }
 
     /// Without its first `skip` bytes (all of it when it is shorter).
     #[inline(always)]
-    pub(super) fn skip(self, skip: usize) -> Self {
+    pub(crate) fn skip(self, skip: usize) -> Self {
         let skip = skip.min(self.len);
         // SAFETY: `skip` is at most `len`, so the result is inside or one past the same range.
         Self { at: unsafe { self.at.add(skip) }, len: self.len - skip }
@@ -345,7 +345,7 @@ impl Segment {
 
     /// Its first `len` bytes at most.
     #[inline(always)]
-    pub(super) fn truncate(self, len: usize) -> Self {
+    pub(crate) fn truncate(self, len: usize) -> Self {
         Self { at: self.at, len: self.len.min(len) }
     }
 
@@ -356,7 +356,7 @@ impl Segment {
 
     /// Copies out from `offset` on; returns the bytes copied, fewer where the segment ends.
     #[inline(always)]
-    pub(super) fn read(self, offset: usize, into: &mut [u8]) -> usize {
+    pub(crate) fn read(self, offset: usize, into: &mut [u8]) -> usize {
         let from = self.skip(offset);
         let count = from.len.min(into.len());
         // SAFETY: `count` bytes are inside both ranges, by the two lines above.
@@ -366,7 +366,7 @@ impl Segment {
 
     /// Copies in from `offset` on; returns the bytes copied, fewer where the segment ends.
     #[inline(always)]
-    pub(super) fn write(self, offset: usize, bytes: &[u8]) -> usize {
+    pub(crate) fn write(self, offset: usize, bytes: &[u8]) -> usize {
         let to = self.skip(offset);
         let count = to.len.min(bytes.len());
         // SAFETY: `count` bytes are inside both ranges, by the two lines above.
@@ -376,7 +376,7 @@ impl Segment {
 
     /// Copies from another segment, which may overlap this one: two VFs can share one memory.
     #[inline(always)]
-    pub(super) fn write_from(self, offset: usize, from: Segment) -> usize {
+    pub(crate) fn write_from(self, offset: usize, from: Segment) -> usize {
         let to = self.skip(offset);
         let count = to.len.min(from.len);
         // SAFETY: `count` bytes are inside both ranges, by the two lines above; `copy` allows
@@ -387,14 +387,14 @@ impl Segment {
 
     /// Asks for the first bytes (virtio-net header and packet headers) to be read soon.
     #[inline(always)]
-    pub(super) fn prefetch_read(self) {
+    pub(crate) fn prefetch_read(self) {
         prefetch::<false>(self.at.as_ptr());
         prefetch::<false>(self.at.as_ptr().wrapping_add(64));
     }
 
     /// Asks for the first bytes to be written soon.
     #[inline(always)]
-    pub(super) fn prefetch_write(self) {
+    pub(crate) fn prefetch_write(self) {
         prefetch::<true>(self.at.as_ptr());
         prefetch::<true>(self.at.as_ptr().wrapping_add(64));
     }

@@ -12,10 +12,10 @@
 //! it. A split ring says itself how far it was used: continue at [`Position::from_used_index`]. A
 //! packed ring does not; continue it with a [`Journal`].
 
-mod chain;
+pub(crate) mod chain;
 mod gather;
 mod journal;
-mod memory;
+pub(crate) mod memory;
 mod packed;
 mod queue;
 mod split;

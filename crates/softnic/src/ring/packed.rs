@@ -305,10 +305,12 @@ impl Ring for PackedRing {
     fn put_all_used(&mut self, chains: &[Chain]) {
         let Some(last) = chains.last() else { return };
         if !self.in_order {
-            chains.iter().for_each(|chain| self.put_used(chain, 0));
+            for chain in chains {
+                self.put_used(chain, 0);
+            }
             return;
         }
-        // 2.8.? in-order: one entry naming the batch's last buffer; the driver skips the rest.
+        // 2.8.8: one entry naming the batch's last buffer; the driver skips the rest.
         let slots = chains.iter().map(|chain| chain.slots).sum();
         self.push_used(last.id, slots, 0);
     }

@@ -223,7 +223,9 @@ impl Ring for SplitRing {
     fn put_all_used(&mut self, chains: &[Chain]) {
         let Some((last, rest)) = chains.split_last() else { return };
         if !self.in_order {
-            chains.iter().for_each(|chain| self.put_used(chain, 0));
+            for chain in chains {
+                self.put_used(chain, 0);
+            }
             return;
         }
         // 2.7.9: one entry naming the batch's last buffer will do. Drivers look for it where the
