@@ -80,6 +80,14 @@ pub enum HardwareError {
         /// How long was waited.
         after: Duration,
     },
+    /// The device's own process refused; nothing was changed.
+    #[error("{pf} refused: {message}")]
+    Refused {
+        /// Which PF.
+        pf: PfId,
+        /// Its reason.
+        message: String,
+    },
     /// The line to the device broke.
     #[error("cannot reach {pf}: {source}")]
     Io {

@@ -1,4 +1,84 @@
 //! The `lanekeeper` binary: command line, and the wiring of every role.
+//!
+//! Exit codes: 0 done; 1 the work failed or a check did not hold; 2 the command line or a
+//! configuration file is wrong.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod softnic;
+
+/// High-performance Ethernet for virtual machines: one owner from PF to VM.
+#[derive(Parser)]
+#[command(name = "lanekeeper", version, propagate_version = true)]
+#[command(after_help = "Exit codes: 0 done; 1 the work failed or a check did not hold; \
+2 the command line or a configuration file is wrong.\nLogs go to standard error; LANEKEEPER_LOG \
+sets their level (error, warn, info, debug, trace).")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a software NIC, or look at and change those that run.
+    Softnic(softnic::Args),
+    /// Print a completion script for your shell.
+    Completion {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Why a command ended without having done its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The command line or a file is wrong (exit code 2).
+    #[error("{0}")]
+    Usage(String),
+    /// The work failed (exit code 1).
+    #[error("{0}")]
+    Work(String),
+}
+
+impl Failure {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Work(_) => 1,
+            Self::Usage(_) => 2,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("LANEKEEPER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let result = match cli.command {
+        Command::Softnic(args) => softnic::run(args),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "lanekeeper", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("lanekeeper: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -65,6 +65,8 @@ drop_reasons! {
     Reserved "reserved_address",
     /// A source address that no station can have: multicast or zero.
     BadSource "bad_source",
+    /// The kernel behind the uplink refused the frame.
+    UplinkRefused "uplink_refused",
 }
 
 impl fmt::Display for DropReason {

@@ -1,8 +1,34 @@
-//! The software NIC: vhost-user VFs, an embedded switch, uplinks.
+//! The software NIC: a process that behaves as an SR-IOV NIC with an embedded switch.
+//!
+//! One PF with an uplink and up to 64 VFs. Each VF is a vhost-user socket: the VM's virtio-net
+//! driver and this process share the rings, and neither the VMM nor the host's kernel touches a
+//! frame on its way from VF to VF.
+//!
+//! - [`ring`]: virtqueues, device side; what a hostile VM meets first.
+//! - [`switch`]: pure decisions: which frames pass, where to, in which form.
+//! - [`uplink`]: TAP and packet sockets.
+//! - [`Nic`]: the whole, with its hardware line; [`Client`]: the same line to a NIC of another
+//!   process.
+//! - [`driver`]: a VF's driver in user space, for programs that want a VF without a VM.
 
 pub mod driver;
 pub mod ring;
 pub mod switch;
 pub mod uplink;
 
+mod config;
+mod control;
+mod control_queue;
+mod features;
+mod journal;
+mod nic;
+mod port;
+mod resume;
 mod turn_lock;
+mod vhost_user;
+mod worker;
+
+pub use config::{Config, ConfigError, MAX_QUEUE_PAIRS, RUN_ROOT};
+pub use control::{Client, Request, SOCKET_NAME, respond};
+pub use nic::{Nic, NicError};
+pub use worker::Worker;

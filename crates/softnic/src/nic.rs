@@ -1,0 +1,707 @@
+//! The NIC itself: its VFs, their settings, the threads that serve them, and the hardware line.
+//!
+//! What workers need of the settings is one immutable [`SwitchTable`]. A change makes a new table
+//! off the path of frames and publishes it whole; workers take it up at their next round, so a
+//! change to one VF never stops another's traffic, and a frame is judged by the old settings or the
+//! new ones, never by a mixture.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
+use lanekeeper_model::{
+    MAX_VFS, MacAddr, PfId, RateLimits, VfChange, VfCounters, VfIndex, VfSettings, VfStatus,
+};
+use vhost::vhost_user::Backend;
+
+use crate::config::{Config, ConfigError, duplicate_mac};
+use crate::control::{self, SOCKET_NAME};
+use crate::control_queue::Command;
+use crate::features;
+use crate::journal::Journal;
+use crate::port::Port;
+use crate::resume::ResumeFile;
+use crate::switch::{
+    DuplicateMac, Learned, MAX_EXTRA_MACS, OffloadSet, PortSpec, SwitchTable, UplinkPolicy, VlanKey,
+    WorkerCounters,
+};
+use crate::uplink::{LinkStatus, Uplink, UplinkError};
+use crate::vhost_user;
+use crate::worker::Worker;
+
+/// How often the uplink's carrier and learned addresses are looked after.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// Addresses learned but not yet taken up; more are learned again with their next frame.
+const LEARN_QUEUE: usize = 256;
+
+/// Why a software NIC did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NicError {
+    /// The configuration contradicts itself.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Another process has this NIC.
+    #[error("software NIC '{name}' already runs ({lock} is locked); end it first, or choose another name")]
+    Running {
+        /// The NIC.
+        name: String,
+        /// What it holds.
+        lock: PathBuf,
+    },
+    /// The uplink cannot be opened.
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
+    /// A file, socket or thread cannot be had.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was being done.
+        action: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> NicError {
+    let action = action.into();
+    move |source| NicError::Io { action, source }
+}
+
+/// What a VM's driver has asked for by control queue; gone when the driver is.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct GuestFilters {
+    promiscuous: bool,
+    table: Vec<MacAddr>,
+    address: Option<MacAddr>,
+}
+
+/// What the table of frames is made from.
+#[derive(Clone)]
+struct Sources {
+    settings: Vec<VfSettings>,
+    filters: Vec<GuestFilters>,
+    /// Addresses that trusted VFs were seen to send from.
+    learned: Vec<Learned>,
+    uplink: Option<LinkStatus>,
+}
+
+/// What can change while the NIC runs, guarded by one lock off the path of frames.
+struct State {
+    sources: Sources,
+    journal: Journal,
+    published: Arc<Published>,
+}
+
+/// What workers go by, replaced whole.
+pub(crate) struct Published {
+    pub(crate) table: SwitchTable,
+    /// Rates of each VF that has any.
+    pub(crate) rates: [Option<RateLimits>; MAX_VFS],
+    pub(crate) any_rate: bool,
+}
+
+/// A trusted VF sent from an address that the table does not know.
+pub(crate) struct News {
+    pub(crate) vf: VfIndex,
+    pub(crate) vlan: VlanKey,
+    pub(crate) mac: u64,
+}
+
+/// What the threads of one NIC share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) id: PfId,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) resume: Arc<ResumeFile>,
+    /// Readable once the NIC stops.
+    pub(crate) stopping: OwnedFd,
+    stopped: AtomicBool,
+    state: Mutex<State>,
+    /// Goes up with each new table.
+    table_version: AtomicU64,
+    /// Goes up with each ring that comes or goes.
+    rings_version: AtomicU64,
+    /// One eventfd a worker, to wake it.
+    pub(crate) wakes: Vec<File>,
+    news: SyncSender<News>,
+    listeners: Mutex<Vec<Option<Backend>>>,
+    connections: Mutex<BTreeMap<u64, UnixStream>>,
+    /// One a worker, which is its only writer.
+    pub(crate) counters: Vec<WorkerCounters>,
+}
+
+/// A software NIC that runs in this process. Dropping it stops it.
+pub struct Nic {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    _lock: File,
+}
+
+impl Nic {
+    /// Start a NIC with a thread for each worker.
+    ///
+    /// # Errors
+    /// [`NicError`]; nothing is left behind.
+    pub fn start(config: Config) -> Result<Self, NicError> {
+        let (mut nic, workers) = Self::prepare(config)?;
+        let cpus = nic.shared.config.cpus.clone();
+        for (number, worker) in workers.into_iter().enumerate() {
+            let cpu = cpus.get(number).copied();
+            nic.spawn(format!("worker-{number}"), move || worker.run(cpu))?;
+        }
+        Ok(nic)
+    }
+
+    /// Start a NIC whose single worker the caller drives by [`Worker::poll`]: for measurements and
+    /// tests on one core.
+    ///
+    /// # Errors
+    /// As [`Nic::start`]; and [`NicError::Config`] when more than one worker is configured.
+    pub fn start_polled(config: Config) -> Result<(Self, Worker), NicError> {
+        let (nic, mut workers) = Self::prepare(config)?;
+        match (workers.pop(), workers.is_empty()) {
+            (Some(worker), true) => Ok((nic, worker)),
+            _ => Err(NicError::Config(ConfigError::Value {
+                key: "cpus".to_owned(),
+                value: format!("{:?}", nic.shared.config.cpus),
+                reason: "a polled NIC has one worker".to_owned(),
+            })),
+        }
+    }
+
+    fn prepare(config: Config) -> Result<(Self, Vec<Worker>), NicError> {
+        config.validate()?;
+        let configured = config.initial_settings()?;
+        let dir = config.run_dir();
+        let lock = own_folder(&dir, &config)?;
+        let workers = config.cpus.len().max(1);
+        let (uplink, queues) = Uplink::open(&config.uplink, workers)?;
+        let journal_path = dir.join("settings.json");
+        let (journal, settings) = Journal::open(journal_path.clone(), configured)
+            .map_err(io(format!("read {}", journal_path.display())))?;
+        let resume_path = dir.join("rings");
+        let resume = ResumeFile::open(&resume_path, config.vfs)
+            .map_err(io(format!("map {}", resume_path.display())))?;
+        let wakes = (0..workers).map(|_| eventfd()).collect::<std::io::Result<Vec<_>>>();
+        let sources = Sources {
+            filters: vec![GuestFilters::default(); config.vfs],
+            learned: vec![Learned::default(); config.vfs],
+            uplink: uplink.fd().map(|_| uplink.link().status()),
+            settings,
+        };
+        let published = Arc::new(sources.publish().map_err(|duplicate| ConfigError::Value {
+            key: format!("vf.{}.mac", duplicate.vf),
+            value: duplicate.mac.to_string(),
+            reason: format!("VF {} of the same VLAN has it already", duplicate.holder),
+        })?);
+        let (news, heard) = sync_channel(LEARN_QUEUE);
+        let shared = Arc::new(Shared {
+            id: PfId::Soft(config.name.clone()),
+            ports: VfIndex::first(config.vfs).map(Port::new).collect(),
+            resume,
+            stopping: eventfd().map_err(io("make an eventfd"))?.into(),
+            stopped: AtomicBool::new(false),
+            state: Mutex::new(State { sources, journal, published }),
+            table_version: AtomicU64::new(1),
+            rings_version: AtomicU64::new(1),
+            wakes: wakes.map_err(io("make an eventfd"))?,
+            news,
+            listeners: Mutex::new((0..config.vfs).map(|_| None).collect()),
+            connections: Mutex::new(BTreeMap::new()),
+            counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
+            config,
+        });
+        let workers = queues
+            .into_iter()
+            .enumerate()
+            .map(|(number, queue)| {
+                let queue = queue.fd().is_some().then_some(queue);
+                Worker::new(Arc::clone(&shared), number, queue)
+            })
+            .collect::<std::io::Result<Vec<_>>>()
+            .map_err(io("set up a worker"))?;
+        let mut nic = Self { shared, threads: Vec::new(), _lock: lock };
+        nic.spawn_servers(&dir, uplink, heard)?;
+        Ok((nic, workers))
+    }
+
+    /// One thread for each VF's socket, one for the control socket, one for housekeeping.
+    fn spawn_servers(
+        &mut self,
+        dir: &Path,
+        uplink: Uplink,
+        heard: Receiver<News>,
+    ) -> Result<(), NicError> {
+        for vf in VfIndex::first(self.shared.config.vfs) {
+            let path = self.shared.config.vf_socket(vf);
+            let listener = vhost_user::listen(&path)
+                .map_err(io(format!("listen on {}", path.display())))?;
+            let shared = Arc::clone(&self.shared);
+            self.spawn(format!("vf{vf}"), move || vhost_user::serve(&shared, vf.get(), &listener))?;
+        }
+        let path = dir.join(SOCKET_NAME);
+        let listener =
+            vhost_user::listen(&path).map_err(io(format!("listen on {}", path.display())))?;
+        let shared = Arc::clone(&self.shared);
+        self.spawn("control".to_owned(), move || {
+            control::serve(&listener, &shared.id, &shared, || shared.is_stopped());
+        })?;
+        let shared = Arc::clone(&self.shared);
+        self.spawn("housekeeping".to_owned(), move || shared.keep_house(uplink, &heard))
+    }
+
+    fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), NicError> {
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(body)
+            .map_err(io(format!("start thread {name}")))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Folder of its sockets.
+    pub fn run_dir(&self) -> PathBuf {
+        self.shared.config.run_dir()
+    }
+
+    /// Socket of one of its VFs.
+    pub fn vf_socket(&self, vf: VfIndex) -> PathBuf {
+        self.shared.config.vf_socket(vf)
+    }
+
+    /// The hardware line to it, within this process.
+    pub fn hardware(&self) -> Arc<dyn Hardware> {
+        Arc::clone(&self.shared) as Arc<dyn Hardware>
+    }
+
+    /// Which PF it is.
+    pub fn id(&self) -> &PfId {
+        &self.shared.id
+    }
+
+    /// Stop it: VMs keep their memory and reconnect when a NIC of this name starts again.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        self.shared.stop();
+        // The control thread waits in accept(); a connection lets it see that it is over.
+        let control = self.run_dir().join(SOCKET_NAME);
+        let _ = UnixStream::connect(&control);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        let sockets = VfIndex::first(self.shared.config.vfs)
+            .map(|vf| self.shared.config.vf_socket(vf))
+            .chain([control]);
+        for socket in sockets {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+fn eventfd() -> std::io::Result<File> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Ok(File::from(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+}
+
+/// Make the NIC's folder and lock it: one process owns a NIC.
+fn own_folder(dir: &Path, config: &Config) -> Result<File, NicError> {
+    let make = || {
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))
+    };
+    make().map_err(io(format!("make {}", dir.display())))?;
+    let path = dir.join("lock");
+    let lock = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(io(format!("open {}", path.display())))?;
+    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(NicError::Running { name: config.name.to_string(), lock: path })
+        }
+        Err(error) => Err(io(format!("lock {}", path.display()))(error.into())),
+    }
+}
+
+impl Sources {
+    /// Compile what workers go by.
+    fn publish(&self) -> Result<Published, DuplicateMac> {
+        let ports = self.settings.iter().zip(&self.filters).zip(&self.learned);
+        let specs: Vec<PortSpec> = VfIndex::first(MAX_VFS)
+            .zip(ports)
+            .map(|(vf, ((settings, filters), learned))| PortSpec {
+                vf,
+                settings: settings.clone(),
+                promiscuous: filters.promiscuous,
+                extra_macs: further_macs(settings, filters),
+                learned: learned.clone(),
+            })
+            .collect();
+        let uplink = self.uplink.map(|link| UplinkPolicy {
+            up: link.carrier,
+            mtu: link.mtu.unwrap_or(u32::MAX),
+            offloads: OffloadSet::ALL,
+        });
+        let mut rates = [None; MAX_VFS];
+        for (rate, settings) in rates.iter_mut().zip(&self.settings) {
+            *rate = (settings.rate != RateLimits::default()).then_some(settings.rate);
+        }
+        let any_rate = rates.iter().any(Option::is_some);
+        Ok(Published { table: SwitchTable::build(&specs, uplink)?, rates, any_rate })
+    }
+}
+
+/// Addresses beside its own that a VM may be reached by: only a trusted VF has any.
+fn further_macs(settings: &VfSettings, filters: &GuestFilters) -> Vec<MacAddr> {
+    if !settings.trust {
+        return Vec::new();
+    }
+    let wanted = filters.table.iter().chain(&filters.address).copied();
+    let mut macs: Vec<MacAddr> =
+        wanted.filter(|mac| mac.is_station() && *mac != settings.mac).collect();
+    macs.sort_unstable();
+    macs.dedup();
+    macs.truncate(MAX_EXTRA_MACS);
+    macs
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What holds now.
+    pub(crate) fn published(&self) -> Arc<Published> {
+        Arc::clone(&self.state().published)
+    }
+
+    /// What holds now, if it is not what held at `version`.
+    #[inline]
+    pub(crate) fn newer_table(&self, version: &mut u64) -> Option<Arc<Published>> {
+        if self.table_version.load(Ordering::Acquire) == *version {
+            return None;
+        }
+        let state = self.state();
+        *version = self.table_version.load(Ordering::Acquire);
+        Some(Arc::clone(&state.published))
+    }
+
+    /// Versions of the table and of the rings.
+    pub(crate) fn versions(&self) -> (u64, u64) {
+        let load = |version: &AtomicU64| version.load(Ordering::Acquire);
+        (load(&self.table_version), load(&self.rings_version))
+    }
+
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// Whether rings came or went since `version`.
+    #[inline]
+    pub(crate) fn rings_changed_since(&self, version: &mut u64) -> bool {
+        let now = self.rings_version.load(Ordering::Acquire);
+        std::mem::replace(version, now) != now
+    }
+
+    /// Rings came or went.
+    pub(crate) fn rings_changed(&self) {
+        self.rings_version.fetch_add(1, Ordering::Release);
+        self.wake_workers();
+    }
+
+    fn wake_workers(&self) {
+        for wake in &self.wakes {
+            // A full counter is a wake-up that is already due.
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.stopping, &1u64.to_ne_bytes());
+        self.wake_workers();
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        for connection in connections.values() {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Break this connection when the NIC stops, so that nobody stays in a read from it.
+    pub(crate) fn hang_up_on_stop(self: &Arc<Self>, stream: &UnixStream) -> HangUp {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        if let Ok(clone) = stream.try_clone() {
+            self.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(key, clone);
+        }
+        if self.is_stopped() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        HangUp { shared: Arc::clone(self), key }
+    }
+
+    /// Publish what `sources` amount to; nothing changes when two VFs would share an address.
+    fn publish(&self, state: &mut State, sources: Sources) -> Result<(), DuplicateMac> {
+        let published = Arc::new(sources.publish()?);
+        let before = std::mem::replace(&mut state.published, published);
+        state.sources = sources;
+        self.table_version.fetch_add(1, Ordering::Release);
+        self.wake_workers();
+        let changed = self.ports.iter().map(|port| port.index).filter(|&vf| {
+            let (old, new) = (before.table.port(vf), state.published.table.port(vf));
+            old.link_up() != new.link_up() || old.mtu() != new.mtu()
+        });
+        self.announce(changed);
+        Ok(())
+    }
+
+    /// Tell the front-ends of these VFs that link or MTU changed.
+    fn announce(&self, vfs: impl Iterator<Item = VfIndex>) {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        for listener in vfs.filter_map(|vf| listeners[vf.get()].as_ref()) {
+            vhost_user::announce_config_change(listener);
+        }
+    }
+
+    pub(crate) fn set_config_listener(&self, port: usize, listener: Option<Backend>) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)[port] = listener;
+    }
+
+    /// A driver agreed on features and is about to hand its rings over.
+    pub(crate) fn driver_starts(&self, port: usize, accepted: u64) {
+        let controlled = features::MQ | features::CTRL_VQ;
+        let pairs = u32::from(accepted & controlled == controlled);
+        self.ports[port].wanted_pairs.store(pairs, Ordering::Relaxed);
+        self.ports[port].guest_offloads.store(u64::MAX, Ordering::Relaxed);
+        self.forget_guest_filters(port);
+    }
+
+    /// The driver is gone, and with it what it had asked for.
+    pub(crate) fn forget_guest_filters(&self, port: usize) {
+        let mut state = self.state();
+        if state.sources.filters[port] == GuestFilters::default() {
+            return;
+        }
+        let mut sources = state.sources.clone();
+        sources.filters[port] = GuestFilters::default();
+        // Only administrative addresses can be duplicates, and those stay as they are.
+        let _ = self.publish(&mut state, sources);
+    }
+
+    /// Decide on a control-queue command; whether it was done.
+    pub(crate) fn guest_command(&self, port: usize, command: &Command) -> bool {
+        let mut state = self.state();
+        let mut sources = state.sources.clone();
+        let settings = &state.sources.settings[port];
+        let own = |mac: &MacAddr| *mac == settings.mac;
+        let trusted = settings.trust;
+        let filters = &mut sources.filters[port];
+        match command {
+            Command::Promiscuous(on) if *on && !trusted => return false,
+            Command::Promiscuous(on) => filters.promiscuous = *on,
+            Command::MacTable(table) if !trusted && !table.iter().all(own) => return false,
+            Command::MacTable(table) if table.len() > MAX_EXTRA_MACS => return false,
+            Command::MacTable(table) => filters.table.clone_from(table),
+            Command::MacAddress(mac) if own(mac) => filters.address = None,
+            Command::MacAddress(mac) if !trusted || !mac.is_station() => return false,
+            Command::MacAddress(mac) => filters.address = Some(*mac),
+            // A trunk carries every VLAN, an access port its own: there is nothing to filter.
+            Command::VlanAdd(vlan) | Command::VlanRemove(vlan) => {
+                return trusted && !settings.vlan.id.is_some() || !vlan.is_some();
+            }
+            Command::AllMulticast(_) | Command::AnnounceAck => return true,
+            Command::QueuePairs(pairs) => {
+                let known = (1..=self.config.queue_pairs).contains(&usize::from(*pairs));
+                if known {
+                    self.ports[port].wanted_pairs.store(u32::from(*pairs), Ordering::Relaxed);
+                }
+                return known;
+            }
+            Command::GuestOffloads(set) => {
+                if set & !features::GUEST_OFFLOADS != 0 {
+                    return false;
+                }
+                self.ports[port]
+                    .guest_offloads
+                    .store(set | !features::GUEST_OFFLOADS, Ordering::Relaxed);
+                return true;
+            }
+        }
+        self.publish(&mut state, sources).is_ok()
+    }
+
+    /// `struct virtio_net_config` of one VF (virtio 1.2, 5.1.4), as far as its features go.
+    pub(crate) fn config_space(&self, port: usize) -> Vec<u8> {
+        let state = self.state();
+        let settings = &state.sources.settings[port];
+        let link_up = state.published.table.port(self.ports[port].index).link_up();
+        let mut space = settings.mac.0.to_vec();
+        space.extend(u16::from(link_up).to_le_bytes());
+        space.extend((self.config.queue_pairs as u16).to_le_bytes());
+        space.extend(settings.mtu.get().to_le_bytes());
+        space
+    }
+
+    /// Workers tell what they saw; a full queue drops the news, the next such frame brings it.
+    pub(crate) fn learn(&self, news: News) {
+        let _ = self.news.try_send(news);
+    }
+
+    /// Watch the uplink and take up learned addresses, until the NIC stops. A VM can cause a new
+    /// table by every frame it sends, so there is at most one for each turn of this loop.
+    fn keep_house(&self, mut uplink: Uplink, heard: &Receiver<News>) {
+        while !self.is_stopped() {
+            self.wait_for_uplink(&uplink);
+            let link = uplink.refresh();
+            let news: Vec<News> = heard.try_iter().take(LEARN_QUEUE).collect();
+            if link.is_none() && news.is_empty() {
+                continue;
+            }
+            let mut state = self.state();
+            let mut sources = state.sources.clone();
+            if let Some(link) = link {
+                tracing::info!(carrier = link.carrier, mtu = link.mtu, "uplink changed");
+                sources.uplink = Some(link);
+            }
+            for News { vf, vlan, mac } in news {
+                for (port, learned) in sources.learned.iter_mut().enumerate() {
+                    if port == vf.get() {
+                        learned.insert(vlan, mac);
+                    } else {
+                        learned.remove(vlan, mac);
+                    }
+                }
+            }
+            // Only administrative addresses can be duplicates, and those stay as they are.
+            let _ = self.publish(&mut state, sources);
+        }
+    }
+
+    fn wait_for_uplink(&self, uplink: &Uplink) {
+        use rustix::event::{PollFd, PollFlags};
+        let fds = [Some(self.stopping.as_fd()), uplink.fd()];
+        let mut fds: Vec<PollFd<'_>> = fds
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let timeout = rustix::time::Timespec::try_from(HOUSEKEEPING).ok();
+        // An interrupted wait is a short one.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    }
+
+    fn check_pf(&self, pf: &PfId) -> Result<(), HardwareError> {
+        if *pf == self.id { Ok(()) } else { Err(HardwareError::NoPf(pf.clone())) }
+    }
+
+    fn check_vf(&self, pf: &PfId, vf: VfIndex) -> Result<(), HardwareError> {
+        self.check_pf(pf)?;
+        if vf.get() < self.ports.len() {
+            Ok(())
+        } else {
+            Err(HardwareError::NoVf { pf: pf.clone(), vf, num_vfs: self.ports.len() })
+        }
+    }
+
+    fn status(&self, state: &State, vf: VfIndex) -> VfStatus {
+        let port = &self.ports[vf.get()];
+        VfStatus {
+            vf,
+            settings: state.sources.settings[vf.get()].clone(),
+            link_up: state.published.table.port(vf).link_up() && !port.is_stopped(),
+            attached: port.is_attached(),
+            stopped: port.stop_reason(),
+        }
+    }
+}
+
+/// Forgets a connection when it is over.
+pub(crate) struct HangUp {
+    shared: Arc<Shared>,
+    key: u64,
+}
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        let connections = &self.shared.connections;
+        connections.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
+}
+
+impl Hardware for Shared {
+    fn pfs(&self) -> Result<Vec<PfStatus>, HardwareError> {
+        let counted = WorkerCounters::sum_uplink(&self.counters);
+        let link = self.state().sources.uplink;
+        Ok(vec![PfStatus {
+            pf: self.id.clone(),
+            driver: "softnic".to_owned(),
+            uplink: self.config.uplink.interface().map(|name| name.as_str().to_owned()),
+            link_up: link.is_none_or(|link| link.carrier),
+            num_vfs: self.ports.len(),
+            total_vfs: MAX_VFS,
+            tx: counted.tx,
+            rx: counted.rx,
+            rx_drops: counted.rx_drops,
+        }])
+    }
+
+    fn vf(&self, pf: &PfId, vf: VfIndex) -> Result<VfStatus, HardwareError> {
+        self.check_vf(pf, vf)?;
+        Ok(self.status(&self.state(), vf))
+    }
+
+    fn set_vf(&self, pf: &PfId, vf: VfIndex, change: &VfChange) -> Result<VfStatus, HardwareError> {
+        self.check_vf(pf, vf)?;
+        let mut state = self.state();
+        let mut sources = state.sources.clone();
+        let settings = &mut sources.settings[vf.get()];
+        *settings = change.apply_to(settings)?;
+        if sources.settings == state.sources.settings {
+            return Ok(self.status(&state, vf));
+        }
+        if let Some((mac, first, second)) = duplicate_mac(&sources.settings) {
+            let holder = if first == vf.get() { second } else { first };
+            let holder = self.ports[holder].index;
+            return Err(HardwareError::DuplicateMac { mac, holder });
+        }
+        let published = sources.publish().map_err(|duplicate| HardwareError::DuplicateMac {
+            mac: duplicate.mac,
+            holder: duplicate.holder,
+        });
+        published?;
+        // Journal, then touch.
+        let written = state.journal.write(&sources.settings);
+        written.map_err(|source| HardwareError::Io { pf: pf.clone(), source })?;
+        // It was compiled a moment ago, under this lock.
+        let _ = self.publish(&mut state, sources);
+        Ok(self.status(&state, vf))
+    }
+
+    fn counters(&self, pf: &PfId, vf: VfIndex) -> Result<VfCounters, HardwareError> {
+        self.check_vf(pf, vf)?;
+        let port = &self.ports[vf.get()];
+        let counted = WorkerCounters::sum(&self.counters, vf.get());
+        Ok(VfCounters { ring_faults: port.faults(), ..counted })
+    }
+}

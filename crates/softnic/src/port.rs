@@ -1,0 +1,159 @@
+//! A VF as the workers see it: its rings, each behind a [`TurnLock`], and its counters.
+//!
+//! The rings come and go with the VM's driver; the port itself lives as long as the NIC. Whoever
+//! holds a ring's lock may touch guest memory through it, and nobody else: attaching, detaching and
+//! re-mapping take the same lock, so memory is never unmapped under a copy.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lanekeeper_model::VfIndex;
+
+use crate::config::MAX_QUEUE_PAIRS;
+use crate::resume::ResumeSlot;
+use crate::ring::{Queue, RingFault};
+use crate::turn_lock::TurnLock;
+
+/// One attached ring.
+pub(crate) struct PortQueue {
+    pub(crate) queue: Queue,
+    pub(crate) resume: ResumeSlot,
+    /// Feature bits that the driver accepted.
+    pub(crate) features: u64,
+    /// Bytes of the net header before each frame.
+    pub(crate) header_len: usize,
+    /// Interrupts the driver.
+    pub(crate) call: Option<File>,
+    /// Wakes us.
+    pub(crate) kick: Option<Arc<File>>,
+}
+
+impl PortQueue {
+    /// Interrupt the driver if it wants to hear of what was published.
+    #[inline]
+    pub(crate) fn notify(&mut self) {
+        if self.queue.wants_notify() {
+            self.ring_bell();
+        }
+    }
+
+    #[cold]
+    fn ring_bell(&mut self) {
+        if let Some(mut call) = self.call.as_ref() {
+            // A full counter (EAGAIN) is a bell that already rings; a closed one has no listener.
+            let _ = call.write(&1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// One VF.
+pub(crate) struct Port {
+    pub(crate) index: VfIndex,
+    /// Rings the VM sends on.
+    pub(crate) tx: [TurnLock<Option<PortQueue>>; MAX_QUEUE_PAIRS],
+    /// Rings the VM receives on.
+    pub(crate) rx: [TurnLock<Option<PortQueue>>; MAX_QUEUE_PAIRS],
+    /// Bit i: `tx[i]` is attached. What workers look at before they try a lock.
+    tx_attached: AtomicU32,
+    rx_attached: AtomicU32,
+    /// Receive queues the driver uses, as the control queue last said; 0 means all attached.
+    pub(crate) wanted_pairs: AtomicU32,
+    stopped: AtomicBool,
+    stop_reason: Mutex<Option<RingFault>>,
+    faults: AtomicU64,
+    /// Receive offloads that the driver has left on, as feature bits.
+    pub(crate) guest_offloads: AtomicU64,
+}
+
+/// Which of a pair's two rings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// The VM receives on it; vhost-user index 2i.
+    Rx,
+    /// The VM sends on it; vhost-user index 2i + 1.
+    Tx,
+}
+
+impl Port {
+    pub(crate) fn new(index: VfIndex) -> Self {
+        Self {
+            index,
+            tx: std::array::from_fn(|_| TurnLock::new(None)),
+            rx: std::array::from_fn(|_| TurnLock::new(None)),
+            tx_attached: AtomicU32::new(0),
+            rx_attached: AtomicU32::new(0),
+            wanted_pairs: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+            stop_reason: Mutex::new(None),
+            faults: AtomicU64::new(0),
+            guest_offloads: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Put a ring in place, or take it away with `None`; answers with what was there.
+    pub(crate) fn swap(&self, pair: usize, side: Side, ring: Option<PortQueue>) -> Option<PortQueue> {
+        let (locks, attached) = match side {
+            Side::Rx => (&self.rx, &self.rx_attached),
+            Side::Tx => (&self.tx, &self.tx_attached),
+        };
+        let bit = 1u32 << pair;
+        if ring.is_some() {
+            attached.fetch_or(bit, Ordering::Release);
+        } else {
+            attached.fetch_and(!bit, Ordering::Release);
+        }
+        std::mem::replace(&mut *locks[pair].lock(), ring)
+    }
+
+    /// Bit i: the VM's driver has attached `tx[i]`.
+    #[inline]
+    pub(crate) fn tx_attached(&self) -> u32 {
+        self.tx_attached.load(Ordering::Acquire)
+    }
+
+    /// Receive rings to spread flows over, from ring 0 on.
+    #[inline]
+    pub(crate) fn rx_pairs(&self) -> usize {
+        let attached = self.rx_attached.load(Ordering::Relaxed).trailing_ones();
+        let wanted = self.wanted_pairs.load(Ordering::Relaxed);
+        if wanted == 0 { attached as usize } else { attached.min(wanted) as usize }
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.rx_attached.load(Ordering::Relaxed) | self.tx_attached.load(Ordering::Relaxed) != 0
+    }
+
+    /// The VF passes nothing until its driver starts anew.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Stop the VF: its rings cannot be trusted. Every other VF goes on.
+    #[cold]
+    pub(crate) fn stop(&self, fault: RingFault) {
+        if self.stopped.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.faults.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(vf = %self.index, %fault, "VF stopped: its rings cannot be trusted");
+        *self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+
+    /// The driver starts anew.
+    pub(crate) fn clear_stop(&self) {
+        *self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.stopped.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn stop_reason(&self) -> Option<String> {
+        let reason = self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        reason.as_ref().map(ToString::to_string)
+    }
+
+    pub(crate) fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+}
