@@ -62,10 +62,9 @@ impl Archive {
                 Node::File { mode, bytes } => {
                     (entry.mode(*mode).set_mode_file_type(ModeFileType::Regular), bytes.as_slice())
                 }
-                Node::Link { target } => (
-                    entry.mode(0o777).set_mode_file_type(ModeFileType::Symlink),
-                    target.as_bytes(),
-                ),
+                Node::Link { target } => {
+                    (entry.mode(0o777).set_mode_file_type(ModeFileType::Symlink), target.as_bytes())
+                }
             };
             let length = u32::try_from(bytes.len())
                 .map_err(|_| io::Error::other(format!("{path} is larger than cpio can hold")))?;

@@ -215,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_stanza_gives_the_first_of_each_alternative_without_versions() {
-        let text = stanza("tool", "net", "libc6 (>= 2.34), debconf (>= 0.5) | debconf-2.0, perl:any");
+        let text =
+            stanza("tool", "net", "libc6 (>= 2.34), debconf (>= 0.5) | debconf-2.0, perl:any");
         let text = text.replace("Section", "Pre-Depends: init-system-helpers (>= 1.54~)\nSection");
         let stanza = Stanza::parse(&text).expect("complete");
         assert_eq!(stanza.depends, ["init-system-helpers", "libc6", "debconf", "perl"]);

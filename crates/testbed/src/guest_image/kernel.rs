@@ -100,7 +100,8 @@ mod tests {
         image[0x202..0x206].copy_from_slice(b"HdrS");
         image[0x206..0x208].copy_from_slice(&0x20f_u16.to_le_bytes());
         image[0x248..0x24c].copy_from_slice(&0_u32.to_le_bytes());
-        image[0x24c..0x250].copy_from_slice(&u32::try_from(payload.len()).expect("small").to_le_bytes());
+        image[0x24c..0x250]
+            .copy_from_slice(&u32::try_from(payload.len()).expect("small").to_le_bytes());
         image.extend_from_slice(payload);
         image
     }

@@ -340,12 +340,7 @@ fn is_complete(image: &GuestImage) -> bool {
 /// Held until dropped; the kernel lets go of it if this process dies.
 fn lock(path: &Path, progress: Progress<'_>) -> Result<File, ImageError> {
     let fail = |error| ImageError::file(path, error);
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)
-        .map_err(fail)?;
+    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(fail)?;
     if file.try_lock().is_err() {
         progress("waiting for another process that builds the guest image");
         file.lock().map_err(fail)?;
@@ -550,7 +545,9 @@ mod tests {
     #[test]
     fn only_the_newest_images_are_kept_and_nothing_else_is_touched() {
         let cache = tempfile::tempdir().expect("a folder");
-        for (age, name) in [(5, "guest-a"), (4, "guest-b"), (3, "guest-c"), (2, "guest-d"), (9, "other")] {
+        for (age, name) in
+            [(5, "guest-a"), (4, "guest-b"), (3, "guest-c"), (2, "guest-d"), (9, "other")]
+        {
             let path = cache.path().join(name);
             fs::create_dir(&path).expect("makes");
             let then = SystemTime::now() - std::time::Duration::from_secs(age * 60);

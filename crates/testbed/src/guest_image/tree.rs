@@ -165,7 +165,8 @@ mod tests {
     fn tree() -> (tempfile::TempDir, Tree) {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(folder.path().join("usr/lib/x86_64-linux-gnu")).expect("makes");
-        fs::write(folder.path().join("usr/lib/x86_64-linux-gnu/liba.so.1.2"), "real").expect("writes");
+        fs::write(folder.path().join("usr/lib/x86_64-linux-gnu/liba.so.1.2"), "real")
+            .expect("writes");
         let tree = Tree::new(folder.path().to_owned());
         (folder, tree)
     }
@@ -173,7 +174,8 @@ mod tests {
     #[test]
     fn an_absolute_link_stays_within_the_tree() {
         let (folder, tree) = tree();
-        symlink("/usr/lib/x86_64-linux-gnu/liba.so.1.2", folder.path().join("liba.so")).expect("links");
+        symlink("/usr/lib/x86_64-linux-gnu/liba.so.1.2", folder.path().join("liba.so"))
+            .expect("links");
         symlink("/etc/hostname", folder.path().join("leak")).expect("links");
         assert_eq!(tree.read("liba.so").expect("in the tree"), b"real");
         assert!(tree.read("leak").is_err(), "this machine's own file was read");
@@ -198,8 +200,11 @@ mod tests {
     #[test]
     fn a_library_is_found_by_the_name_programs_ask_for() {
         let (folder, tree) = tree();
-        symlink("liba.so.1.2", folder.path().join("usr/lib/x86_64-linux-gnu/liba.so.1")).expect("links");
+        symlink("liba.so.1.2", folder.path().join("usr/lib/x86_64-linux-gnu/liba.so.1"))
+            .expect("links");
         assert_eq!(tree.library("liba.so.1").expect("is there"), b"real");
-        assert!(matches!(tree.library("libz.so.1"), Err(ImageError::NotInPackages(name)) if name == "libz.so.1"));
+        assert!(
+            matches!(tree.library("libz.so.1"), Err(ImageError::NotInPackages(name)) if name == "libz.so.1")
+        );
     }
 }

@@ -1,0 +1,319 @@
+//! A [`VmSpec`] as QEMU's command line: a pure function, so that tests hold it to the byte.
+//!
+//! The machine is a q35 with a fixed layout on its root bus: the serial controller of the agent at
+//! 01, the random source at 02, disks at 03 and 04, and from 05 one PCIe root port a slot, in the
+//! order of slot numbers. Ports behind root ports can be attached and detached while the VM runs,
+//! and a guest counts buses in that order too, so the order of slots is the order of its NICs.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Version;
+use crate::accel::Accel;
+use crate::process::number;
+use crate::spec::{Boot, Disk, DiskFormat, MANAGEMENT, Slots, Tap, TapPort, VfPort, VmSpec};
+
+/// Place of the first slot's root port on the root bus.
+const FIRST_ROOT_PORT: u8 = 0x05;
+
+/// Entries of a VF's rings. QEMU's default of 256 holds 28 jumbo frames.
+const RING_ENTRIES: u16 = 1024;
+
+/// What the command line depends on beside the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Platform {
+    /// QEMU's release.
+    pub version: Version,
+    /// Memory comes from 2 MiB hugepages.
+    pub hugepages: bool,
+}
+
+/// Files in a VM's run folder.
+pub(super) mod file {
+    pub(in crate::qemu) const MONITOR: &str = "monitor.sock";
+    pub(in crate::qemu) const AGENT: &str = "agent.sock";
+    pub(in crate::qemu) const CONSOLE: &str = "console.sock";
+    pub(in crate::qemu) const SERIAL_LOG: &str = "serial.log";
+    pub(in crate::qemu) const QEMU_LOG: &str = "qemu.log";
+    pub(in crate::qemu) const SEED: &str = "seed.img";
+}
+
+/// QEMU's arguments for a VM.
+///
+/// # Errors
+/// [`crate::VmError::Invalid`] as [`crate::Driver::start`] gives it.
+pub fn arguments(spec: &VmSpec, platform: Platform) -> Result<Vec<String>, crate::VmError> {
+    Ok(build(spec, &spec.check()?, platform))
+}
+
+pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<String> {
+    let mut line = Line::default();
+    let memory = u64::from(spec.memory_mib);
+    line.option("-name", format!("guest={},debug-threads=on", spec.name));
+    for flag in ["-no-user-config", "-nodefaults", "-no-reboot"] {
+        line.flag(flag);
+    }
+    line.option("-display", "none");
+    line.option("-machine", "q35,memory-backend=mem,smbus=off,sata=off,vmport=off");
+    match spec.accel {
+        Accel::Kvm => {
+            line.option("-accel", "kvm");
+            line.option("-cpu", "host");
+        }
+        Accel::Tcg => {
+            line.option("-accel", "tcg,tb-size=256");
+            line.option("-cpu", "qemu64");
+        }
+    }
+    line.option("-smp", spec.vcpus.to_string());
+    line.option("-m", format!("{memory}M"));
+    let pages = if platform.hugepages { ",hugetlb=on,hugetlbsize=2M" } else { "" };
+    line.option(
+        "-object",
+        format!("memory-backend-memfd,id=mem,size={memory}M,share=on{pages}"),
+    );
+    line.option("-chardev", server("monitor", &spec.run_folder.join(file::MONITOR)));
+    line.option("-mon", "chardev=monitor,mode=control");
+    let log = escape(&spec.run_folder.join(file::SERIAL_LOG));
+    let console = server("console", &spec.run_folder.join(file::CONSOLE));
+    line.option("-chardev", format!("{console},logfile={log},logappend=off"));
+    line.option("-serial", "chardev:console");
+    line.device("virtio-serial-pci,id=serial,bus=pcie.0,addr=0x1");
+    line.option("-chardev", server("agent", &spec.run_folder.join(file::AGENT)));
+    line.device("virtserialport,bus=serial.0,chardev=agent,name=org.qemu.guest_agent.0");
+    line.option("-object", "rng-random,id=random,filename=/dev/urandom");
+    line.device("virtio-rng-pci,rng=random,bus=pcie.0,addr=0x2");
+    boot(&mut line, spec);
+    for slot in slots.present() {
+        let place = FIRST_ROOT_PORT + slot - 1;
+        line.device(&format!(
+            "pcie-root-port,id={},bus=pcie.0,addr={place:#x},chassis={slot},slot={slot}",
+            bus(*slot)
+        ));
+    }
+    for vf in &spec.vfs {
+        let backend = vf_chardev(&vf.name, &vf.socket, platform.version);
+        line.option("-chardev", backend.command_line());
+        line.option("-netdev", vf_netdev(vf).command_line());
+        line.device(&vf_device(vf, slots.of(&vf.name)).command_line());
+    }
+    for tap in &spec.taps {
+        line.option("-netdev", tap_netdev(tap).command_line());
+        line.device(&tap_device(tap, slots.of(&tap.name)).command_line());
+    }
+    if let Some(management) = &spec.management {
+        let forward = management
+            .ssh_port
+            .map_or_else(String::new, |port| format!(",hostfwd=tcp:127.0.0.1:{port}-:22"));
+        line.option("-netdev", format!("user,id={}{forward}", backend_id(MANAGEMENT)));
+        let device = net_device(MANAGEMENT, &management.mac.to_string(), slots.of(MANAGEMENT));
+        line.device(&device.command_line());
+    }
+    line.arguments
+}
+
+fn boot(line: &mut Line, spec: &VmSpec) {
+    match &spec.boot {
+        Boot::Kernel { kernel, initramfs, command_line } => {
+            line.option("-kernel", plain(kernel));
+            if let Some(initramfs) = initramfs {
+                line.option("-initrd", plain(initramfs));
+            }
+            line.option("-append", command_line.as_str());
+        }
+        Boot::Disk(disk) => {
+            line.option("-drive", drive("disk", disk));
+            line.device("virtio-blk-pci,drive=disk,bus=pcie.0,addr=0x3,bootindex=1");
+        }
+    }
+    if spec.seed.is_some() {
+        let image = spec.run_folder.join(file::SEED);
+        let seed = Disk { image, format: DiskFormat::Raw, throw_away: false };
+        line.option("-drive", format!("{},read-only=on", drive("seed", &seed)));
+        line.device("virtio-blk-pci,drive=seed,bus=pcie.0,addr=0x4");
+    }
+}
+
+fn drive(id: &str, disk: &Disk) -> String {
+    let format = match disk.format {
+        DiskFormat::Qcow2 => "qcow2",
+        DiskFormat::Raw => "raw",
+    };
+    let snapshot = if disk.throw_away { ",snapshot=on" } else { "" };
+    format!("if=none,id={id},format={format},file={}{snapshot}", escape(&disk.image))
+}
+
+/// Identifiers of a port's parts. A port's name is unique in its VM and has no character that QEMU
+/// does not take in an identifier.
+pub(super) fn device_id(port: &str) -> String {
+    format!("port-{port}")
+}
+
+pub(super) fn backend_id(port: &str) -> String {
+    format!("net-{port}")
+}
+
+pub(super) fn chardev_id(port: &str) -> String {
+    format!("vhost-{port}")
+}
+
+fn bus(slot: u8) -> String {
+    format!("slot{slot}")
+}
+
+/// An object that is made with an option at the start and with a monitor command later, from the
+/// same keys and values.
+pub(super) struct Thing {
+    /// The value that stands first in an option; `key` is its name for the monitor.
+    head: (&'static str, String),
+    entries: Vec<(&'static str, Value)>,
+}
+
+impl Thing {
+    fn new(key: &'static str, value: &str) -> Self {
+        Self { head: (key, value.to_owned()), entries: Vec::new() }
+    }
+
+    fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+        self.entries.push((key, value.into()));
+        self
+    }
+
+    fn command_line(&self) -> String {
+        let mut text = self.head.1.clone();
+        for (key, value) in &self.entries {
+            let value = match value {
+                Value::Bool(true) => "on".to_owned(),
+                Value::Bool(false) => "off".to_owned(),
+                Value::String(text) => text.replace(',', ",,"),
+                other => other.to_string(),
+            };
+            text.push_str(&format!(",{key}={value}"));
+        }
+        text
+    }
+
+    /// Arguments of `netdev_add` and `device_add`.
+    pub(super) fn monitor(&self) -> Value {
+        let mut arguments = serde_json::Map::new();
+        arguments.insert(self.head.0.to_owned(), self.head.1.clone().into());
+        for (key, value) in &self.entries {
+            arguments.insert((*key).to_owned(), value.clone());
+        }
+        Value::Object(arguments)
+    }
+}
+
+/// Seconds between attempts to find the software NIC again after it went away; from 9.2 on QEMU
+/// takes milliseconds (qapi/char.json, `reconnect-ms`).
+const RECONNECT_SECONDS: u32 = 1;
+const RECONNECT_MILLISECONDS: u32 = 200;
+
+fn reconnect(version: Version) -> (&'static str, u32) {
+    if version >= (Version { major: 9, minor: 2 }) {
+        ("reconnect-ms", RECONNECT_MILLISECONDS)
+    } else {
+        ("reconnect", RECONNECT_SECONDS)
+    }
+}
+
+fn vf_chardev(port: &str, socket: &Path, version: Version) -> Thing {
+    let (key, value) = reconnect(version);
+    Thing::new("backend", "socket")
+        .with("id", chardev_id(port))
+        .with("path", plain(socket))
+        .with(key, value)
+}
+
+/// Arguments of `chardev-add` (qapi/char.json), whose form is not that of the option.
+pub(super) fn vf_chardev_monitor(port: &str, socket: &Path, version: Version) -> Value {
+    let (key, value) = reconnect(version);
+    let mut data = json!({
+        "addr": { "type": "unix", "data": { "path": plain(socket) } },
+        "server": false,
+    });
+    data[key] = value.into();
+    json!({ "id": chardev_id(port), "backend": { "type": "socket", "data": data } })
+}
+
+pub(super) fn vf_netdev(vf: &VfPort) -> Thing {
+    Thing::new("type", "vhost-user")
+        .with("id", backend_id(&vf.name))
+        .with("chardev", chardev_id(&vf.name))
+        .with("queues", vf.queue_pairs)
+}
+
+pub(super) fn vf_device(vf: &VfPort, slot: Option<u8>) -> Thing {
+    let device = net_device(&vf.name, &vf.mac.to_string(), slot)
+        .with("host_mtu", vf.mtu.get())
+        .with("rx_queue_size", RING_ENTRIES)
+        .with("tx_queue_size", RING_ENTRIES);
+    let device = if vf.packed { device.with("packed", true) } else { device };
+    if vf.queue_pairs == 1 {
+        return device;
+    }
+    // An interrupt for each ring, one for the control ring, one for configuration changes.
+    device.with("mq", true).with("vectors", 2 * u32::from(vf.queue_pairs) + 2)
+}
+
+pub(super) fn tap_netdev(tap: &TapPort) -> Thing {
+    let netdev = Thing::new("type", "tap").with("id", backend_id(&tap.name));
+    match &tap.tap {
+        Tap::Named(name) => netdev
+            .with("ifname", name.as_str())
+            .with("script", "no")
+            .with("downscript", "no"),
+        Tap::Open(descriptor) => netdev.with("fd", number(descriptor).to_string()),
+    }
+}
+
+pub(super) fn tap_device(tap: &TapPort, slot: Option<u8>) -> Thing {
+    net_device(&tap.name, &tap.mac.to_string(), slot).with("host_mtu", tap.mtu.get())
+}
+
+/// A NIC in a slot. No option ROM: nothing boots over it, and loading it costs time.
+fn net_device(port: &str, mac: &str, slot: Option<u8>) -> Thing {
+    let device = Thing::new("driver", "virtio-net-pci")
+        .with("id", device_id(port))
+        .with("netdev", backend_id(port))
+        .with("mac", mac);
+    let device = match slot {
+        Some(slot) => device.with("bus", bus(slot)),
+        None => device,
+    };
+    device.with("romfile", "")
+}
+
+#[derive(Default)]
+struct Line {
+    arguments: Vec<String>,
+}
+
+impl Line {
+    fn flag(&mut self, name: &str) {
+        self.arguments.push(name.to_owned());
+    }
+
+    fn option(&mut self, name: &str, value: impl Into<String>) {
+        self.arguments.extend([name.to_owned(), value.into()]);
+    }
+
+    fn device(&mut self, value: &str) {
+        self.option("-device", value);
+    }
+}
+
+fn server(id: &str, path: &Path) -> String {
+    format!("socket,id={id},path={},server=on,wait=off", escape(path))
+}
+
+/// Paths were found to be UTF-8 by [`VmSpec::check`].
+fn plain(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// In an option a comma ends a value unless it is doubled.
+fn escape(path: &Path) -> String {
+    plain(path).replace(',', ",,")
+}

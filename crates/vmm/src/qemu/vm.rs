@@ -1,0 +1,562 @@
+//! One QEMU process: from its start to its end.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use lanekeeper_verify::{Host, HostError, Job, Output};
+use serde_json::json;
+use tracing::warn;
+
+use super::argv::{self, Platform, file};
+use super::{Qemu, Version};
+use crate::agent::{Agent, AgentError, Ended, GuestPid};
+use crate::machine::{Ending, Exit, Kept, Machine, VmError};
+use crate::process::{Launch, Process};
+use crate::qmp::{Qmp, QmpError};
+use crate::spec::{Hugepages, Slots, Tap, TapPort, VfPort, VmSpec};
+
+/// How long QEMU may take to open its monitor. It waits for each VF's software NIC before that.
+const MONITOR_OPENS: Duration = Duration::from_secs(30);
+
+/// How long one monitor command may take. The slowest, an attach, takes 0.1 s on an idle machine.
+const MONITOR_CALL: Duration = Duration::from_secs(20);
+
+/// How long one exchange with the agent may take; it takes milliseconds, but an emulated CPU can be
+/// without the host's for seconds.
+const AGENT_CALL: Duration = Duration::from_secs(20);
+
+/// How long a process may take to end once killed.
+const KILL: Duration = Duration::from_secs(10);
+
+/// How long QEMU may take to end when the monitor tells it to.
+const QUIT: Duration = Duration::from_secs(3);
+
+/// Times between looks at a command in the guest: it begins short and grows.
+const POLL_FIRST: Duration = Duration::from_millis(4);
+const POLL_LAST: Duration = Duration::from_millis(100);
+
+const HUGEPAGES_FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+
+/// A VM under QEMU.
+#[derive(Debug)]
+pub struct Vm {
+    name: String,
+    version: Version,
+    run_folder: PathBuf,
+    serial_log: PathBuf,
+    dies_with_parent: bool,
+    process: Process,
+    monitor: Qmp,
+    agent: Agent,
+    ports: Mutex<Ports>,
+    started: Instant,
+    ready: OnceLock<Duration>,
+    kept: bool,
+}
+
+#[derive(Debug)]
+struct Ports {
+    slots: Slots,
+    /// Those with a chardev of their own to remove.
+    vfs: BTreeSet<String>,
+}
+
+impl Vm {
+    pub(super) fn start(qemu: &Qemu, spec: VmSpec) -> Result<Self, VmError> {
+        let slots = spec.check()?;
+        for vf in &spec.vfs {
+            check_socket(&spec.name, vf)?;
+        }
+        let folder = spec.run_folder.clone();
+        let fail = |what: &str, error| VmError::Io {
+            vm: spec.name.clone(),
+            what: format!("{what} {}", folder.display()),
+            error,
+        };
+        let output = prepare_folder(&spec).map_err(|error| fail("preparing", error))?;
+        let platform =
+            Platform { version: qemu.version, hugepages: hugepages_fit(&spec) };
+        let arguments = argv::build(&spec, &slots, platform);
+        let inherited = spec.taps.iter().filter_map(|tap| match &tap.tap {
+            Tap::Open(descriptor) => Some(Arc::clone(descriptor)),
+            Tap::Named(_) => None,
+        });
+        let launch = Launch {
+            program: qemu.program.clone(),
+            arguments,
+            namespace: spec.namespace.clone(),
+            inherited: inherited.collect(),
+            dies_with_parent: spec.dies_with_parent,
+            output,
+        };
+        let started = Instant::now();
+        let process = Process::start(launch).map_err(|error| fail("starting QEMU in", error))?;
+        match connect(&process, &folder) {
+            Ok((monitor, agent)) => Ok(Self {
+                name: spec.name.clone(),
+                version: qemu.version,
+                serial_log: folder.join(file::SERIAL_LOG),
+                run_folder: folder,
+                dies_with_parent: spec.dies_with_parent,
+                process,
+                monitor,
+                agent,
+                ports: Mutex::new(Ports {
+                    slots,
+                    vfs: spec.vfs.iter().map(|vf| vf.name.clone()).collect(),
+                }),
+                started,
+                ready: OnceLock::new(),
+                kept: false,
+            }),
+            Err(error) => {
+                // Its own reason, if it gave up, is better than "no connection".
+                let ended = process.wait(Duration::from_secs(1));
+                if let Err(error) = process.kill() {
+                    warn!(vm = spec.name, %error, "QEMU did not start well and could not be killed");
+                }
+                process.wait(KILL);
+                remove_sockets(&folder);
+                Err(match ended {
+                    Some(status) => {
+                        VmError::Exited { vm: spec.name, status, last_words: last_words(&folder) }
+                    }
+                    None => VmError::Monitor { vm: spec.name, error },
+                })
+            }
+        }
+    }
+
+    /// Let the VM run on when this handle and this process are gone.
+    ///
+    /// # Errors
+    /// [`VmError::Invalid`] for a VM started with [`VmSpec::dies_with_parent`].
+    pub fn keep_running(mut self) -> Result<Kept, VmError> {
+        if self.dies_with_parent {
+            return Err(VmError::Invalid {
+                vm: self.name.clone(),
+                field: "dies_with_parent".to_owned(),
+                value: "true".to_owned(),
+                why: "a VM that shall be left running must be started without".to_owned(),
+            });
+        }
+        self.kept = true;
+        Ok(Kept {
+            name: self.name.clone(),
+            pid: self.process.pid(),
+            console: self.run_folder.join(file::CONSOLE),
+            agent: self.run_folder.join(file::AGENT),
+            serial_log: self.serial_log.clone(),
+        })
+    }
+
+    /// The guest agent, for files in the guest.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// The monitor, for what [`Machine`] has no method for.
+    pub fn monitor(&self) -> &Qmp {
+        &self.monitor
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn command(&self, command: &str, arguments: &serde_json::Value) -> Result<(), VmError> {
+        self.monitor
+            .execute(command, arguments, MONITOR_CALL)
+            .map(|_| ())
+            .map_err(|error| self.monitor_error(error))
+    }
+
+    fn monitor_error(&self, error: QmpError) -> VmError {
+        match self.exit() {
+            Some(exit) => self.exited(exit),
+            None => VmError::Monitor { vm: self.name.clone(), error },
+        }
+    }
+
+    fn exited(&self, exit: Exit) -> VmError {
+        VmError::Exited {
+            vm: self.name.clone(),
+            status: exit.status,
+            last_words: exit.last_words,
+        }
+    }
+
+    fn exit_of(&self, status: std::process::ExitStatus) -> Exit {
+        Exit { status, last_words: last_words(&self.run_folder) }
+    }
+
+    /// Runs the steps in order; when one fails, undoes those before it in reverse.
+    fn attach(
+        &self,
+        port: &str,
+        steps: &[(&str, serde_json::Value, Option<(&str, serde_json::Value)>)],
+    ) -> Result<(), VmError> {
+        let mut done = Vec::new();
+        for (command, arguments, undo) in steps {
+            if let Err(error) = self.command(command, arguments) {
+                for (command, arguments) in done.into_iter().rev().flatten() {
+                    if let Err(error) = self.command(command, arguments) {
+                        warn!(vm = self.name, port, %error, "a failed attach was not undone whole");
+                    }
+                }
+                self.ports().slots.release(port);
+                return Err(error);
+            }
+            done.push(undo.as_ref().map(|(command, arguments)| (*command, arguments)));
+        }
+        Ok(())
+    }
+
+    fn unreachable(&self, error: &AgentError) -> HostError {
+        let why = match self.process.wait(Duration::from_millis(100)) {
+            Some(status) => {
+                let exit = self.exit_of(status);
+                format!("the VM has ended ({status}): {}", exit.last_words)
+            }
+            None => error.to_string(),
+        };
+        HostError::Unreachable { host: self.name.clone(), why }
+    }
+}
+
+fn connect(process: &Process, folder: &Path) -> Result<(Qmp, Agent), QmpError> {
+    let gone = || process.status().is_some();
+    let monitor = Qmp::connect(&folder.join(file::MONITOR), MONITOR_OPENS, gone)?;
+    // QEMU has made all its sockets by the time its monitor answers.
+    let agent = Agent::connect(&folder.join(file::AGENT), MONITOR_CALL, gone)
+        .map_err(|error| QmpError::Broken(error.to_string()))?;
+    Ok((monitor, agent))
+}
+
+/// QEMU would wait for a socket that is not there, and hold everything else up meanwhile.
+fn check_socket(vm: &str, vf: &VfPort) -> Result<(), VmError> {
+    if fs::metadata(&vf.socket).is_ok_and(|status| status.file_type().is_socket()) {
+        return Ok(());
+    }
+    Err(VmError::Invalid {
+        vm: vm.to_owned(),
+        field: format!("{}.socket", vf.name),
+        value: vf.socket.display().to_string(),
+        why: "there is no such socket; start the software NIC first".to_owned(),
+    })
+}
+
+/// Makes the run folder and what has to be in it; gives back the file for QEMU's own output.
+fn prepare_folder(spec: &VmSpec) -> io::Result<File> {
+    fs::create_dir_all(&spec.run_folder)?;
+    remove_sockets(&spec.run_folder);
+    if let Some(seed) = &spec.seed {
+        fs::write(spec.run_folder.join(file::SEED), seed.image()?)?;
+    }
+    File::create(spec.run_folder.join(file::QEMU_LOG))
+}
+
+fn remove_sockets(folder: &Path) {
+    for name in [file::MONITOR, file::AGENT, file::CONSOLE] {
+        // Not there is what is wanted; one that cannot be removed makes QEMU say so.
+        let _ = fs::remove_file(folder.join(name));
+    }
+}
+
+fn hugepages_fit(spec: &VmSpec) -> bool {
+    let free = || fs::read_to_string(HUGEPAGES_FREE).ok()?.trim().parse::<u32>().ok();
+    spec.hugepages == Hugepages::WhenFree
+        && spec.memory_mib.is_multiple_of(2)
+        && free().is_some_and(|free| free >= spec.memory_mib / 2)
+}
+
+/// The last lines of QEMU's own output and of the serial log.
+fn last_words(folder: &Path) -> String {
+    let parts = [
+        ("QEMU", last_lines(&folder.join(file::QEMU_LOG), 4)),
+        ("console", last_lines(&folder.join(file::SERIAL_LOG), 6)),
+    ];
+    let said = parts.iter().filter(|(_, text)| !text.is_empty());
+    let said: Vec<String> = said.map(|(who, text)| format!("{who}: {text}")).collect();
+    if said.is_empty() { "it said nothing".to_owned() } else { said.join(" | ") }
+}
+
+/// The last lines of a log that a guest has written: whatever is no plain text is left out.
+fn last_lines(path: &Path, count: usize) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let size = file.metadata()?.len();
+        file.seek(SeekFrom::Start(size.saturating_sub(4096)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines = text.lines().map(|line| line.replace(|it: char| it.is_control(), ""));
+    let lines: Vec<String> = lines.filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(count)..].join("; ")
+}
+
+impl Machine for Vm {
+    fn wait_ready(&self, within: Duration) -> Result<Duration, VmError> {
+        if let Some(ready) = self.ready.get() {
+            return Ok(*ready);
+        }
+        match self.agent.ping(within) {
+            Ok(()) => Ok(*self.ready.get_or_init(|| self.started.elapsed())),
+            Err(AgentError::Deadline { .. }) => Err(VmError::NotReady {
+                vm: self.name.clone(),
+                after: within,
+                last_words: last_words(&self.run_folder),
+            }),
+            Err(error) => match self.wait_for_exit(Duration::from_secs(1)) {
+                Some(exit) => Err(self.exited(exit)),
+                None => Err(VmError::Agent { vm: self.name.clone(), error }),
+            },
+        }
+    }
+
+    fn attach_vf(&self, port: &VfPort) -> Result<u8, VmError> {
+        port.check(&self.name)?;
+        check_socket(&self.name, port)?;
+        let name = &port.name;
+        let slot = self.ports().slots.take_present(&self.name, name, port.slot, port.mac)?;
+        let chardev = argv::vf_chardev_monitor(name, &port.socket, self.version);
+        let (chardev_id, backend_id) = (argv::chardev_id(name), argv::backend_id(name));
+        self.attach(
+            name,
+            &[
+                ("chardev-add", chardev, Some(("chardev-remove", json!({ "id": chardev_id })))),
+                (
+                    "netdev_add",
+                    argv::vf_netdev(port).monitor(),
+                    Some(("netdev_del", json!({ "id": backend_id }))),
+                ),
+                ("device_add", argv::vf_device(port, Some(slot)).monitor(), None),
+            ],
+        )?;
+        self.ports().vfs.insert(name.clone());
+        Ok(slot)
+    }
+
+    fn attach_tap(&self, port: &TapPort) -> Result<u8, VmError> {
+        port.check(&self.name)?;
+        if matches!(port.tap, Tap::Open(_)) {
+            return Err(VmError::Invalid {
+                vm: self.name.clone(),
+                field: format!("{}.tap", port.name),
+                value: "an open descriptor".to_owned(),
+                why: "a running VM takes a tap by name only".to_owned(),
+            });
+        }
+        let name = &port.name;
+        let slot = self.ports().slots.take_present(&self.name, name, port.slot, port.mac)?;
+        let undo = ("netdev_del", json!({ "id": argv::backend_id(name) }));
+        self.attach(
+            name,
+            &[
+                ("netdev_add", argv::tap_netdev(port).monitor(), Some(undo)),
+                ("device_add", argv::tap_device(port, Some(slot)).monitor(), None),
+            ],
+        )?;
+        Ok(slot)
+    }
+
+    fn detach(&self, port: &str, within: Duration) -> Result<(), VmError> {
+        if self.ports().slots.of(port).is_none() {
+            return Err(VmError::NoSuchPort { vm: self.name.clone(), port: port.to_owned() });
+        }
+        let not_released = |why: String| VmError::NotReleased {
+            vm: self.name.clone(),
+            port: port.to_owned(),
+            after: within,
+            why,
+        };
+        let id = argv::device_id(port);
+        let mark = self.monitor.mark();
+        match self.command("device_del", &json!({ "id": id })) {
+            // Asked before, and the guest was not done with it: wait on.
+            Err(VmError::Monitor { error: QmpError::Refused { reason, .. }, .. })
+                if reason.contains("already in the process of unplug") => {}
+            other => other?,
+        }
+        let event = self.monitor.wait_event(mark, "DEVICE_DELETED", within, |event| {
+            let ours = event.data["device"] == json!(id);
+            ours && matches!(event.name.as_str(), "DEVICE_DELETED" | "DEVICE_UNPLUG_GUEST_ERROR")
+        });
+        match event {
+            Ok(event) if event.name == "DEVICE_DELETED" => {}
+            Ok(_) => return Err(not_released("the guest refused".to_owned())),
+            Err(error @ QmpError::Deadline { .. }) => return Err(not_released(error.to_string())),
+            Err(error) => return Err(self.monitor_error(error)),
+        }
+        self.command("netdev_del", &json!({ "id": argv::backend_id(port) }))?;
+        if self.ports().vfs.remove(port) {
+            self.command("chardev-remove", &json!({ "id": argv::chardev_id(port) }))?;
+        }
+        self.ports().slots.release(port);
+        Ok(())
+    }
+
+    fn set_link(&self, port: &str, up: bool) -> Result<(), VmError> {
+        if self.ports().slots.of(port).is_none() {
+            return Err(VmError::NoSuchPort { vm: self.name.clone(), port: port.to_owned() });
+        }
+        self.command("set_link", &json!({ "name": argv::device_id(port), "up": up }))
+    }
+
+    fn shutdown(&self, within: Duration) -> Result<Ending, VmError> {
+        let deadline = Instant::now() + within;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        // Each that fails only leaves the rest to the next, stronger one.
+        if self.agent.power_off(within.min(Duration::from_secs(2))).is_ok()
+            && self.process.wait(left() / 2).is_some()
+        {
+            return Ok(Ending::ByGuest);
+        }
+        let _ = self.monitor.execute("system_powerdown", &json!({}), QUIT);
+        if self.process.wait(left()).is_some() {
+            return Ok(Ending::ByGuest);
+        }
+        let _ = self.monitor.execute("quit", &json!({}), QUIT);
+        if self.process.wait(QUIT).is_some() {
+            return Ok(Ending::ByMonitor);
+        }
+        self.kill().map(|_| Ending::ByKill)
+    }
+
+    fn kill(&self) -> Result<Exit, VmError> {
+        self.process.kill().map_err(|error| VmError::Io {
+            vm: self.name.clone(),
+            what: format!("killing process {}", self.process.pid()),
+            error,
+        })?;
+        self.wait_for_exit(KILL).ok_or_else(|| VmError::Immortal {
+            vm: self.name.clone(),
+            pid: self.process.pid(),
+            after: KILL,
+        })
+    }
+
+    fn exit(&self) -> Option<Exit> {
+        self.process.status().map(|status| self.exit_of(status))
+    }
+
+    fn wait_for_exit(&self, within: Duration) -> Option<Exit> {
+        self.process.wait(within).map(|status| self.exit_of(status))
+    }
+
+    fn serial_log(&self) -> &Path {
+        &self.serial_log
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}
+
+impl Host for Vm {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run(&self, command: &str, within: Duration) -> Result<Output, HostError> {
+        let mut job = self.begin(command)?;
+        if let Some(output) = job.wait(within)? {
+            return Ok(output);
+        }
+        job.stop()?;
+        Err(HostError::Deadline {
+            host: self.name.clone(),
+            command: command.to_owned(),
+            after: within,
+        })
+    }
+
+    fn start(&self, command: &str) -> Result<Box<dyn Job + '_>, HostError> {
+        Ok(Box::new(self.begin(command)?))
+    }
+}
+
+impl Vm {
+    fn begin(&self, command: &str) -> Result<GuestJob<'_>, HostError> {
+        let pid =
+            self.agent.start(command, AGENT_CALL).map_err(|error| self.unreachable(&error))?;
+        Ok(GuestJob { vm: self, pid, ended: None })
+    }
+}
+
+/// A command in the guest.
+struct GuestJob<'a> {
+    vm: &'a Vm,
+    pid: GuestPid,
+    ended: Option<Output>,
+}
+
+impl Job for GuestJob<'_> {
+    fn poll(&mut self) -> Result<Option<Output>, HostError> {
+        if self.ended.is_none() {
+            let ended = self.vm.agent.poll(self.pid, AGENT_CALL);
+            self.ended = ended.map_err(|error| self.vm.unreachable(&error))?.map(output);
+        }
+        Ok(self.ended.clone())
+    }
+
+    fn stop(&mut self) -> Result<Output, HostError> {
+        if let Some(output) = self.poll()? {
+            return Ok(output);
+        }
+        self.vm.agent.stop(self.pid, AGENT_CALL).map_err(|error| self.vm.unreachable(&error))?;
+        self.wait(AGENT_CALL)?.ok_or_else(|| HostError::Unreachable {
+            host: self.vm.name.clone(),
+            why: format!("a command that was killed had not ended after {AGENT_CALL:?}"),
+        })
+    }
+
+    fn wait(&mut self, within: Duration) -> Result<Option<Output>, HostError> {
+        let deadline = Instant::now() + within;
+        let mut pause = POLL_FIRST;
+        loop {
+            if let Some(output) = self.poll()? {
+                return Ok(Some(output));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 3 / 2).min(POLL_LAST);
+        }
+    }
+}
+
+impl Drop for GuestJob<'_> {
+    fn drop(&mut self) {
+        if self.ended.is_none() && self.vm.exit().is_none() {
+            // Nobody is left to be told.
+            let _ = self.stop();
+        }
+    }
+}
+
+fn output(ended: Ended) -> Output {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Output { status: ended.status, stdout: text(ended.stdout), stderr: text(ended.stderr) }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        if let Err(error) = self.kill() {
+            warn!(vm = self.name, %error, "a VM was not ended");
+        }
+        remove_sockets(&self.run_folder);
+    }
+}
