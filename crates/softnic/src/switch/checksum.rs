@@ -115,3 +115,73 @@ pub fn finish_checksum<F: FrameBytes + ?Sized>(
         field.copy_from_slice(&sum.finish().to_be_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::frames::Packet;
+    use crate::switch::head::HEAD;
+    use proptest::prelude::*;
+
+    /// Leaves in the checksum field what a driver leaves there: the pseudo-header's sum.
+    fn unfinished(packet: &Packet) -> (Vec<u8>, u8) {
+        let mut bytes = packet.bytes();
+        let start = packet.transport_at();
+        let offset = if packet.tcp { 16 } else { 6 };
+        let addresses = if packet.v6 { start - 32..start } else { start - 8..start };
+        let pseudo = Sum::default()
+            .bytes(&bytes[addresses])
+            .number(if packet.tcp { 6 } else { 17 })
+            .number((bytes.len() - start) as u32);
+        bytes[start + offset..start + offset + 2].copy_from_slice(&pseudo.fold().to_be_bytes());
+        (bytes, offset as u8)
+    }
+
+    proptest! {
+        #[test]
+        fn a_finished_checksum_is_what_another_implementation_computes(
+            payload in prop::collection::vec(any::<u8>(), 0..3000),
+            v6: bool,
+            tcp: bool,
+            cut in 0..HEAD,
+        ) {
+            let packet = Packet { v6, tcp, ..Packet::udp4(&payload) };
+            let (frame, offset) = unfinished(&packet);
+            // The head may end anywhere behind the transport header, at odd distances too.
+            let head_len = frame.len().min(HEAD).min(packet.headers() + cut);
+            let mut head = frame[..head_len].to_vec();
+            let start = packet.transport_at() as u8;
+            finish_checksum(&mut head, frame.as_slice(), frame.len(), start, offset);
+            head.extend(&frame[head_len..]);
+            prop_assert_eq!(head, packet.with_one_zero(packet.bytes()));
+        }
+
+        #[test]
+        fn finishing_any_checksum_never_panics(
+            mut head in prop::collection::vec(any::<u8>(), 0..=HEAD),
+            frame in prop::collection::vec(any::<u8>(), 0..300),
+            frame_len in 0..400_usize,
+            start: u8,
+            offset: u8,
+        ) {
+            finish_checksum(&mut head, frame.as_slice(), frame_len, start, offset);
+        }
+
+        #[test]
+        fn a_sum_does_not_depend_on_how_the_bytes_are_cut(
+            bytes in prop::collection::vec(any::<u8>(), 0..5000),
+            at in 0..2500_usize,
+        ) {
+            let at = (at * 2).min(bytes.len() & !1);
+            let whole = Sum::default().bytes(&bytes).fold();
+            let parts = Sum::default().bytes(&bytes[..at]).frame(&bytes[..], at, bytes.len() - at);
+            prop_assert_eq!(parts.fold(), whole);
+        }
+    }
+
+    #[test]
+    fn the_example_of_rfc_1071_gives_its_sum() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(Sum::default().bytes(&bytes).fold(), 0xddf2);
+    }
+}

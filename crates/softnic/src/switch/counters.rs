@@ -183,3 +183,49 @@ impl WorkerCounters {
         sum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_all_workers_are_added() {
+        let workers = [WorkerCounters::default(), WorkerCounters::default()];
+        for (index, worker) in workers.iter().enumerate() {
+            let mut tally = PortTally::default();
+            tally.tx(100);
+            tally.rx(60);
+            tally.rx(61);
+            tally.tx_drop(DropReason::SpoofedMac);
+            tally.rx_drop(DropReason::NoBuffer);
+            worker.add(5, &tally);
+            worker.add(5 + index, &tally);
+        }
+        workers[1].ring_fault(5);
+        let sum = WorkerCounters::sum(&workers, 5);
+        assert_eq!((sum.tx.frames, sum.tx.bytes), (3, 300));
+        assert_eq!((sum.rx.frames, sum.rx.bytes), (6, 363));
+        assert_eq!(sum.tx_dropped(DropReason::SpoofedMac), 3);
+        assert_eq!(sum.rx_dropped(DropReason::NoBuffer), 3);
+        assert_eq!(sum.tx_drops.len(), 1, "reasons with no frame are absent");
+        assert_eq!(sum.ring_faults, 1);
+        assert_eq!(WorkerCounters::sum(&workers, 7), VfCounters::default());
+    }
+
+    #[test]
+    fn the_uplink_has_counters_of_its_own() {
+        let worker = WorkerCounters::default();
+        let mut tally = PortTally::default();
+        tally.rx_drop(DropReason::NoDestination);
+        worker.add_uplink(&tally);
+        let sum = WorkerCounters::sum_uplink([&worker]);
+        assert_eq!(sum.rx_dropped(DropReason::NoDestination), 1);
+        assert_eq!(WorkerCounters::sum([&worker], 0), VfCounters::default());
+    }
+
+    #[test]
+    fn two_ports_never_share_a_cache_line() {
+        assert_eq!(align_of::<Cell>(), 128);
+        assert_eq!(size_of::<Cell>() % 128, 0);
+    }
+}

@@ -140,27 +140,27 @@ pub fn judge_uplink_egress(
 #[inline]
 fn form(frame: &Ingress, insert: Option<Tag>, accepts: OffloadSet) -> Egress {
     let edit = HeadEdit::new(frame.strip(), insert);
-    if frame.packed.is_none() {
-        return Egress { edit, packed: PackedOffload::NONE, form: Form(RECEIVER_DOES) };
+    let unmoved = frame.packed.is_none() || edit.growth() == 0;
+    if unmoved && frame.packed.is_accepted(accepts) {
+        return Egress { edit, packed: frame.packed, form: Form(RECEIVER_DOES) };
     }
     offloaded(edit, frame, accepts)
 }
 
+/// The rest of [`form`]: the offload has moved, or the receiver cannot take it.
 fn offloaded(edit: HeadEdit, frame: &Ingress, accepts: OffloadSet) -> Egress {
     let growth = edit.growth();
     let offload = frame.offload().moved(growth);
-    let checksums = accepts.has(OffloadSet::CHECKSUM);
-    let (offload, form) = match offload {
-        Offload::Verified if !checksums => (Offload::None, RECEIVER_DOES),
-        Offload::Checksum { .. } if !checksums => (offload, WE_FINISH),
-        Offload::Segments { .. } if !checksums => (offload, WE_CUT_AND_FINISH),
-        Offload::Segments { kind, ecn, .. } => {
-            let needs = if ecn { kind.offload().with(OffloadSet::ECN) } else { kind.offload() };
-            (offload, if accepts.has(needs) { RECEIVER_DOES } else { WE_CUT })
-        }
-        _ => (offload, RECEIVER_DOES),
-    };
     let layer3_at = frame.layer3_at().saturating_add_signed(growth);
+    let accepted = frame.packed.is_accepted(accepts);
+    let (offload, form) = match offload {
+        _ if accepted => (offload, RECEIVER_DOES),
+        Offload::Checksum { .. } => (offload, WE_FINISH),
+        Offload::Segments { .. } if accepts.has(OffloadSet::CHECKSUM) => (offload, WE_CUT),
+        Offload::Segments { .. } => (offload, WE_CUT_AND_FINISH),
+        // Nothing is lost but the word of whoever verified the checksum.
+        Offload::None | Offload::Verified => (Offload::None, RECEIVER_DOES),
+    };
     let form = Form(u64::from(layer3_at) << 8 | form);
     Egress { edit, packed: PackedOffload::pack(offload), form }
 }

@@ -102,6 +102,7 @@ pub(super) fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
 
 impl Head {
     /// Reads the start of a frame; `None` if it is shorter than an Ethernet header.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (dst, src, mut ethertype) = ethernet(bytes)?;
         let mut head = Self {
@@ -140,6 +141,7 @@ impl Head {
     }
 }
 
+#[inline]
 fn layer3(bytes: &[u8], at: usize, ethertype: u16) -> Layer3 {
     match ethertype {
         0x0806 => Layer3::Arp,
@@ -149,10 +151,12 @@ fn layer3(bytes: &[u8], at: usize, ethertype: u16) -> Layer3 {
     }
 }
 
+#[inline]
 fn within(bytes: &[u8], at: usize) -> Option<u8> {
     (at < bytes.len().min(HEAD)).then_some(at as u8)
 }
 
+#[inline]
 fn ipv4(bytes: &[u8], at: usize) -> Option<IpHead> {
     let header: &[u8; 20] = bytes.get(at..)?.first_chunk()?;
     let length = (header[0] & 0xf) as usize * 4;

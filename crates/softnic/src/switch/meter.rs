@@ -132,3 +132,162 @@ impl Meter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ceiling(max: u32) -> RateLimits {
+        RateLimits { min: Mbps(0), max: Mbps(max) }
+    }
+
+    fn guarantee(min: u32) -> RateLimits {
+        RateLimits { min: Mbps(min), max: Mbps(0) }
+    }
+
+    proptest! {
+        #[test]
+        fn in_the_long_run_a_busy_vf_sends_its_rate_within_one_percent(
+            rate in 1..200_000_u32,
+            steps in prop::collection::vec((1..3_000_000_u64, 60..65_553_u64), 1..64),
+        ) {
+            let mut meter = Meter::new(ceiling(rate), 0);
+            let (mut now, mut sent) = (0, 0);
+            // Long enough for the first burst and the last overrun to be below 1 %.
+            let burst = burst_bytes(Mbps(rate)).cast_unsigned();
+            let end = SECOND.max(400 * burst * 8_000 / u64::from(rate));
+            // Every wait must be below what fills the bucket, or credit is rightly lost.
+            let fill = burst * 8_000 / u64::from(rate);
+            let mut step = steps.iter().cycle();
+            while now < end {
+                let (pause, frame) = step.next().expect("endless");
+                now += meter.wait().max((*pause).min(fill / 2));
+                meter.advance(now);
+                while meter.may_send() {
+                    meter.spend(*frame);
+                    sent += frame;
+                }
+            }
+            let due = u128::from(now) * u128::from(rate) / 8_000;
+            let error = u128::from(sent).abs_diff(due);
+            prop_assert!(error * 100 <= due, "sent {sent}, due {due}");
+        }
+
+        #[test]
+        fn no_pattern_of_arrivals_gets_more_than_the_rate_and_one_burst(
+            rate in 1..100_000_u32,
+            arrivals in prop::collection::vec((0..50_000_000_u64, 60..65_553_u64), 1..500),
+        ) {
+            let mut meter = Meter::new(ceiling(rate), 0);
+            let (mut now, mut sent) = (0, 0);
+            for (pause, frame) in arrivals {
+                now += pause;
+                meter.advance(now);
+                if meter.may_send() {
+                    meter.spend(frame);
+                    sent += frame;
+                }
+                let earned = now * u64::from(rate) / 8_000;
+                let burst = burst_bytes(Mbps(rate)).cast_unsigned();
+                prop_assert!(sent <= earned + burst + MAX_SUPER_FRAME as u64);
+            }
+        }
+
+        #[test]
+        fn reading_the_clock_often_earns_as_much_as_reading_it_once(
+            rate in 1..100_000_u32,
+            pauses in prop::collection::vec(1..1_000_u64, 1..200),
+        ) {
+            let mut often = Meter::new(ceiling(rate), 0);
+            often.spend(10_000_000);
+            let mut once = often;
+            let mut now = 0;
+            for pause in pauses {
+                now += pause;
+                often.advance(now);
+            }
+            once.advance(now);
+            prop_assert_eq!(often, once);
+        }
+
+        #[test]
+        fn a_vf_may_send_after_the_wait_and_not_before(rate in 1..100_000_u32, debt in 1..9_000_000_u64) {
+            let mut meter = Meter::new(ceiling(rate), 0);
+            meter.spend(meter.allowance() + debt);
+            let wait = meter.wait();
+            meter.advance(wait - 1);
+            prop_assert!(!meter.may_send());
+            meter.advance(wait);
+            prop_assert!(meter.may_send());
+        }
+    }
+
+    #[test]
+    fn without_a_ceiling_a_vf_may_always_send() {
+        let mut meter = Meter::new(RateLimits::default(), 0);
+        meter.spend(u64::MAX);
+        assert!(meter.may_send());
+        assert_eq!((meter.allowance(), meter.wait()), (u64::MAX, 0));
+        assert_eq!(meter.frames(9_216, 32), 32);
+        assert!(!meter.below_guarantee());
+    }
+
+    #[test]
+    fn no_more_frames_are_taken_than_the_ceiling_allows_and_one() {
+        let mut meter = Meter::new(ceiling(100), 0);
+        assert_eq!(meter.frames(MAX_SUPER_FRAME, 32), 3);
+        meter.spend(meter.allowance() + 1);
+        assert_eq!(meter.frames(MAX_SUPER_FRAME, 32), 0);
+    }
+
+    #[test]
+    fn what_was_sent_beyond_the_guarantee_is_not_held_against_it() {
+        let mut meter = Meter::new(guarantee(8), 0);
+        for _ in 0..1_000 {
+            meter.spend(65_000);
+        }
+        assert!(!meter.below_guarantee());
+        // 8 Mb/s are 1000 bytes a millisecond; the overrun of one frame is paid in 65 ms.
+        meter.advance(70_000_000);
+        assert!(meter.below_guarantee());
+    }
+
+    #[test]
+    fn served_first_below_its_guarantee_a_vf_gets_the_guarantee_and_no_more() {
+        let mut meter = Meter::new(guarantee(80), 0);
+        let mut first = 0_u64;
+        for millisecond in 0..1_000 {
+            meter.advance(millisecond * 1_000_000);
+            while meter.below_guarantee() {
+                meter.spend(1_500);
+                first += 1_500;
+            }
+            meter.spend(1_500);
+        }
+        let due = 10_000_000 + burst_bytes(Mbps(80)).cast_unsigned();
+        assert!(first.abs_diff(due) < due / 100, "{first} of {due}");
+    }
+
+    #[test]
+    fn setting_a_rate_again_gives_no_new_burst() {
+        let mut meter = Meter::new(ceiling(10), 0);
+        meter.spend(10_000_000);
+        meter.set(ceiling(20), 0);
+        assert!(!meter.may_send());
+        meter.set(ceiling(0), 0);
+        assert!(meter.may_send());
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_or_leaps_breaks_nothing() {
+        let mut meter = Meter::new(ceiling(100_000), 5);
+        meter.spend(1_000_000_000);
+        meter.advance(3);
+        assert!(!meter.may_send());
+        meter.advance(u64::MAX);
+        assert_eq!(meter.allowance(), burst_bytes(Mbps(100_000)).cast_unsigned());
+    }
+}

@@ -25,6 +25,8 @@ mod spoof;
 mod table;
 mod vlan;
 
+#[cfg(test)]
+mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_harness;
 

@@ -168,7 +168,8 @@ pub enum Offload {
 }
 
 /// An [`Offload`] in one word, `0` for none; see [`HeadEdit`](super::HeadEdit) for why. From the
-/// low byte up: kind, ECN, start, offset or length of the headers, and 16 bits of segment size.
+/// low byte up: kind, ECN, start, offset or length of the headers, 16 bits of segment size, and the
+/// [`OffloadSet`] that a receiver needs to take the frame as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PackedOffload(u64);
 
@@ -193,9 +194,17 @@ impl PackedOffload {
             }
         };
         let [low, high] = size.to_le_bytes();
-        Self(u64::from_le_bytes([kind, ecn.into(), start, length, low, high, 0, 0]))
+        let needs = offload.needs().0;
+        Self(u64::from_le_bytes([kind, ecn.into(), start, length, low, high, needs, 0]))
     }
 
+    /// Whether a receiver that accepts these offloads takes the frame as it is.
+    #[inline]
+    pub(super) const fn is_accepted(self, accepts: OffloadSet) -> bool {
+        accepts.has(OffloadSet((self.0 >> 48) as u8))
+    }
+
+    #[inline]
     pub(super) fn unpack(self) -> Offload {
         let [kind, ecn, start, length, low, high, ..] = self.0.to_le_bytes();
         match kind {
@@ -328,6 +337,18 @@ impl Offload {
         })
     }
 
+    /// What a receiver must accept to take the frame as it is.
+    const fn needs(self) -> OffloadSet {
+        match self {
+            Self::None => OffloadSet::NONE,
+            Self::Verified | Self::Checksum { .. } => OffloadSet::CHECKSUM,
+            Self::Segments { kind, ecn, .. } => {
+                let needs = OffloadSet::CHECKSUM.with(kind.offload());
+                if ecn { needs.with(OffloadSet::ECN) } else { needs }
+            }
+        }
+    }
+
     /// The same offload in a frame whose head grew by `growth` bytes in front of layer 3.
     #[must_use]
     pub(super) fn moved(self, growth: i8) -> Self {
@@ -379,6 +400,7 @@ impl Offload {
     }
 
     /// The header that tells a receiver all of this.
+    #[inline]
     pub fn header(self) -> NetHeader {
         match self {
             Self::None => NetHeader::default(),
@@ -419,6 +441,208 @@ fn checksum_belongs(ip: IpHead, start: usize, offset: usize) -> bool {
         ICMPV6 => start == transport_at && offset == 2,
         UDP if start == transport_at => offset == 6,
         // Behind the header: the checksum of a packet inside a tunnel.
+        UDP => start >= transport_at + 8,
         _ => start >= transport_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::frames::{self, IP6_A, IP6_B, Packet};
+    use proptest::prelude::*;
+
+    fn check(header: &NetHeader, frame: &[u8], offered: OffloadSet) -> Result<Offload, DropReason> {
+        let bytes = &frame[..frame.len().min(HEAD)];
+        let head = Head::parse(bytes).expect("long enough");
+        Offload::check(header, frame.len(), bytes, &head, offered)
+    }
+
+    fn honest(packet: &Packet, gso_type: u8) -> NetHeader {
+        NetHeader {
+            flags: NetHeader::NEEDS_CSUM,
+            gso_type,
+            hdr_len: 9_999,
+            gso_size: if gso_type == 0 { 0 } else { 500 },
+            csum_start: packet.transport_at() as u16,
+            csum_offset: if packet.tcp { 16 } else { 6 },
+        }
+    }
+
+    #[test]
+    fn the_length_of_the_headers_is_found_and_not_believed() {
+        let packet = Packet::tcp4(&[0; 2_000]);
+        let offload =
+            check(&honest(&packet, NetHeader::GSO_TCPV4), &packet.bytes(), OffloadSet::ALL);
+        let offload = offload.expect("honest but for the hint");
+        assert_eq!(offload.header().hdr_len, 54);
+        assert_eq!(offload.wire_frames(2_054), 4);
+        assert_eq!(offload.wire_bytes(2_054), 2_000 + 4 * 54);
+    }
+
+    #[test]
+    fn headers_that_lie_are_refused() {
+        let tcp = Packet::tcp4(&[0; 2_000]);
+        let udp = Packet::udp4(&[0; 2_000]);
+        let tso = honest(&tcp, NetHeader::GSO_TCPV4);
+        let uso = honest(&udp, NetHeader::GSO_UDP_L4);
+        let cases = [
+            ("no checksum", &tcp, NetHeader { flags: 0, ..tso }),
+            ("segments of nothing", &tcp, NetHeader { gso_size: 0, ..tso }),
+            ("too many segments", &tcp, NetHeader { gso_size: 1, ..tso }),
+            ("IPv4 as IPv6", &tcp, NetHeader { gso_type: NetHeader::GSO_TCPV6, ..tso }),
+            ("TCP as UDP", &tcp, NetHeader { gso_type: NetHeader::GSO_UDP_L4, ..tso }),
+            ("UFO", &udp, NetHeader { gso_type: NetHeader::GSO_UDP, ..uso }),
+            ("unknown type", &udp, NetHeader { gso_type: 9, ..uso }),
+            ("CWR in UDP", &udp, NetHeader { gso_type: NetHeader::GSO_UDP_L4 | 0x80, ..uso }),
+            ("CWR alone", &tcp, NetHeader { gso_type: NetHeader::GSO_ECN, ..tso }),
+            ("start beyond the frame", &tcp, NetHeader { csum_start: 60_000, ..tso }),
+            ("start before IP", &tcp, NetHeader { csum_start: 13, ..tso }),
+            ("offset beyond the frame", &tcp, NetHeader { csum_offset: u16::MAX, ..tso }),
+            ("start inside IP", &tcp, NetHeader { csum_start: 14, csum_offset: 12, ..tso }),
+            ("offset of the ports", &tcp, NetHeader { csum_offset: 0, ..tso }),
+            ("UDP's offset in TCP", &tcp, NetHeader { csum_offset: 6, ..tso }),
+        ];
+        for (name, packet, header) in cases {
+            let verdict = check(&header, &packet.bytes(), OffloadSet::ALL);
+            assert_eq!(verdict, Err(DropReason::BadOffload), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_tcp_header_longer_than_the_frame_or_shorter_than_tcp_is_refused() {
+        let packet = Packet::tcp4(&[0; 30]);
+        let header = NetHeader { gso_size: 10, ..honest(&packet, NetHeader::GSO_TCPV4) };
+        assert!(check(&header, &packet.bytes(), OffloadSet::ALL).is_ok());
+        for data_offset in [0x00, 0x40, 0xf0] {
+            let mut bytes = packet.bytes();
+            bytes[34 + 12] = data_offset;
+            assert_eq!(check(&header, &bytes, OffloadSet::ALL), Err(DropReason::BadOffload));
+        }
+    }
+
+    #[test]
+    fn what_was_not_negotiated_is_refused() {
+        let tcp = Packet::tcp4(&[0; 2_000]);
+        let tso = honest(&tcp, NetHeader::GSO_TCPV4 | NetHeader::GSO_ECN);
+        assert!(check(&tso, &tcp.bytes(), OffloadSet::ALL).is_ok());
+        for missing in [OffloadSet::CHECKSUM, OffloadSet::TCP4, OffloadSet::ECN] {
+            let verdict = check(&tso, &tcp.bytes(), OffloadSet::ALL.without(missing));
+            assert_eq!(verdict, Err(DropReason::BadOffload), "without {missing:?}");
+        }
+    }
+
+    #[test]
+    fn a_fragment_cannot_have_an_unfinished_checksum() {
+        let packet = Packet::udp4(&[0; 100]);
+        let mut bytes = packet.bytes();
+        bytes[20] = 0x20;
+        assert_eq!(
+            check(&honest(&packet, 0), &bytes, OffloadSet::ALL),
+            Err(DropReason::BadOffload)
+        );
+    }
+
+    #[test]
+    fn a_checksum_inside_a_udp_tunnel_is_granted() {
+        let packet = Packet::udp4(&[0; 90]);
+        let header = NetHeader { csum_start: 84, ..honest(&packet, 0) };
+        let verdict = check(&header, &packet.bytes(), OffloadSet::ALL);
+        assert_eq!(verdict, Ok(Offload::Checksum { start: 84, offset: 6 }));
+    }
+
+    #[test]
+    fn only_the_host_is_believed_to_have_verified_a_checksum() {
+        let packet = Packet::udp4(&[0; 90]);
+        let header = NetHeader { flags: NetHeader::DATA_VALID, ..NetHeader::default() };
+        let vm = OffloadSet::sent_by(u64::MAX);
+        assert_eq!(check(&header, &packet.bytes(), vm), Ok(Offload::None));
+        assert_eq!(check(&header, &packet.bytes(), OffloadSet::ALL), Ok(Offload::Verified));
+    }
+
+    #[test]
+    fn frames_beyond_any_limit_are_too_long() {
+        let packet = Packet::tcp4(&[]);
+        let bytes = packet.bytes();
+        let head = Head::parse(&bytes).expect("long enough");
+        let check = |header: &NetHeader, len| {
+            Offload::check(header, len, &bytes, &head, OffloadSet::ALL).map(|_| ())
+        };
+        assert_eq!(check(&NetHeader::default(), MAX_FRAME), Ok(()));
+        assert_eq!(check(&NetHeader::default(), MAX_FRAME + 1), Err(DropReason::TooLong));
+        let tso = honest(&packet, NetHeader::GSO_TCPV4);
+        assert_eq!(check(&tso, MAX_SUPER_FRAME), Ok(()));
+        assert_eq!(check(&tso, MAX_SUPER_FRAME + 1), Err(DropReason::TooLong));
+    }
+
+    #[test]
+    fn feature_bits_are_those_of_virtio() {
+        let all = |bits: &[u32]| bits.iter().fold(0, |set, bit| set | 1 << bit);
+        let driver = OffloadSet::sent_by(all(&[0, 11, 12, 13, 56]));
+        assert_eq!(driver, OffloadSet::ALL.without(OffloadSet::VERIFIED));
+        let guest = OffloadSet::accepted_by(all(&[1, 7, 8, 9, 54, 55]));
+        assert_eq!(guest, OffloadSet::ALL.without(OffloadSet::VERIFIED));
+        assert_eq!(OffloadSet::accepted_by(all(&[7, 8])), OffloadSet::NONE);
+        assert!(!OffloadSet::sent_by(all(&[0, 11])).has(OffloadSet::TCP6));
+    }
+
+    proptest! {
+        #[test]
+        fn no_checksum_request_reaches_an_address_that_was_judged(
+            bytes: [u8; 12],
+            v6: bool,
+            tcp: bool,
+            extension: bool,
+        ) {
+            let packet = Packet { v6, tcp, extension, ..Packet::udp4(&[0; 90]) };
+            // Offsets small enough to be near the headers.
+            let mut header = NetHeader::parse(&bytes);
+            (header.flags, header.gso_type) = (NetHeader::NEEDS_CSUM, 0);
+            (header.csum_start, header.csum_offset) = (header.csum_start % 128, header.csum_offset % 32);
+            match check(&header, &packet.bytes(), OffloadSet::ALL) {
+                Ok(Offload::Checksum { start, offset }) => {
+                    prop_assert!(start as usize >= packet.transport_at());
+                    prop_assert!((start + offset) as usize >= packet.transport_at() + 6);
+                }
+                other => prop_assert_eq!(other, Err(DropReason::BadOffload)),
+            }
+        }
+
+        #[test]
+        fn no_checksum_request_reaches_the_target_of_a_neighbour_message(start in 0..128_u16, offset in 0..64_u16) {
+            let message = frames::neighbour(136, Some(IP6_A), Some((2, frames::MAC_A)));
+            let frame = frames::icmpv6(IP6_B, 58, &[], &message);
+            let header = NetHeader {
+                flags: NetHeader::NEEDS_CSUM,
+                csum_start: start,
+                csum_offset: offset,
+                ..NetHeader::default()
+            };
+            let granted = check(&header, &frame, OffloadSet::ALL).is_ok();
+            prop_assert_eq!(granted, (start, offset) == (54, 2));
+        }
+
+        #[test]
+        fn packing_an_offload_and_unpacking_it_is_identity(
+            choice in 0..7_u8, ecn: bool, start: u8, length: u8, size: u16,
+        ) {
+            let offload = match choice {
+                0 => Offload::None,
+                1 => Offload::Verified,
+                2 => Offload::Checksum { start, offset: length },
+                choice => Offload::Segments {
+                    kind: SEGMENT_KINDS[choice as usize - 3],
+                    ecn,
+                    transport_at: start,
+                    headers: length,
+                    size,
+                },
+            };
+            let packed = PackedOffload::pack(offload);
+            prop_assert_eq!(packed.unpack(), offload);
+            prop_assert_eq!(packed.is_none(), offload == Offload::None);
+            prop_assert!(packed.is_accepted(OffloadSet::ALL));
+            prop_assert_eq!(packed.is_accepted(OffloadSet::NONE), offload == Offload::None);
+        }
     }
 }

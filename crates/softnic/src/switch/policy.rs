@@ -351,3 +351,251 @@ pub fn judge_uplink(
     let meta = Meta::new(vlan, head.layer3_at() as u8, strip, tag);
     Ok(Ingress { dst: head.dst, src: head.src, meta, packed: PackedOffload::pack(offload) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::frames::{MAC_A, Packet, tagged};
+    use crate::switch::head::HEAD;
+    use lanekeeper_model::{MacAddr, Mtu, Pcp, VlanId, VlanTag};
+
+    fn settings() -> VfSettings {
+        VfSettings::for_mac(MacAddr(MAC_A)).expect("a station's address")
+    }
+
+    fn in_vlan(id: u32, protocol: VlanProtocol) -> VfSettings {
+        let (id, pcp) = (VlanId::new(id).expect("valid"), Pcp::new(3).expect("valid"));
+        VfSettings { vlan: VlanTag { id, pcp, protocol }, ..settings() }
+    }
+
+    fn trunk() -> VfSettings {
+        VfSettings { trust: true, ..settings() }
+    }
+
+    fn judge(settings: &VfSettings, frame: &[u8]) -> Result<Ingress, DropReason> {
+        let head = &frame[..frame.len().min(HEAD)];
+        let policy = PortPolicy::new(settings, None);
+        judge_ingress(&policy, head, frame.len(), &NetHeader::default(), OffloadSet::NONE)
+    }
+
+    fn frame() -> Vec<u8> {
+        Packet::udp4(&[1; 60]).bytes()
+    }
+
+    fn key(protocol: VlanProtocol, id: u32) -> VlanKey {
+        VlanKey::new(protocol, VlanId::new(id).expect("valid"))
+    }
+
+    #[test]
+    fn an_untagged_frame_gets_the_access_vlan_and_its_tag() {
+        for protocol in [VlanProtocol::Dot1Q, VlanProtocol::Dot1Ad] {
+            let ingress = judge(&in_vlan(7, protocol), &frame()).expect("allowed");
+            assert_eq!(ingress.vlan(), key(protocol, 7));
+            assert_eq!(ingress.tag(), Tag::new(protocol.ethertype(), 3 << 13 | 7));
+            assert_eq!((ingress.strip(), ingress.layer3_at()), (0, 14));
+        }
+    }
+
+    #[test]
+    fn without_trust_no_tag_is_allowed_whatever_its_kind() {
+        for settings in [settings(), in_vlan(7, VlanProtocol::Dot1Q)] {
+            for tpid in [0x8100, 0x88a8, 0x9100] {
+                for vid in [7, 8, 4095] {
+                    let verdict = judge(&settings, &tagged(&frame(), tpid, vid));
+                    assert_eq!(verdict, Err(DropReason::ForgedVlan), "{tpid:x} {vid}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_priority_tag_is_taken_off_and_is_not_the_vlan() {
+        let frame = tagged(&frame(), 0x8100, 5 << 13);
+        for (settings, vlan) in [
+            (settings(), VlanKey::NONE),
+            (trunk(), VlanKey::NONE),
+            (in_vlan(7, VlanProtocol::Dot1Q), key(VlanProtocol::Dot1Q, 7)),
+        ] {
+            let ingress = judge(&settings, &frame).expect("allowed");
+            assert_eq!((ingress.vlan(), ingress.strip()), (vlan, 4));
+            assert_eq!(ingress.tag(), Tag::of(settings.vlan));
+        }
+    }
+
+    #[test]
+    fn a_tag_behind_a_priority_tag_is_not_bared() {
+        for tpid in [0x8100, 0x88a8, 0x9100] {
+            let frame = tagged(&tagged(&frame(), tpid, 9), 0x8100, 0);
+            for settings in [settings(), trunk(), in_vlan(7, VlanProtocol::Dot1Q)] {
+                assert_eq!(judge(&settings, &frame), Err(DropReason::ForgedVlan));
+                // Cut off in the middle of the hidden tag.
+                let cut = judge(&settings, &frame[..18]);
+                assert_eq!(cut, Err(DropReason::ForgedVlan));
+            }
+        }
+    }
+
+    #[test]
+    fn behind_a_service_vlan_customer_tags_pass_and_service_tags_do_not() {
+        let settings = in_vlan(7, VlanProtocol::Dot1Ad);
+        for vid in [0, 9] {
+            let ingress = judge(&settings, &tagged(&frame(), 0x8100, vid)).expect("allowed");
+            assert_eq!(ingress.vlan(), key(VlanProtocol::Dot1Ad, 7));
+            assert_eq!((ingress.strip(), ingress.layer3_at()), (0, 18));
+        }
+        for tpid in [0x88a8, 0x9100] {
+            let verdict = judge(&settings, &tagged(&frame(), tpid, 7));
+            assert_eq!(verdict, Err(DropReason::ForgedVlan));
+        }
+    }
+
+    #[test]
+    fn a_trusted_vf_without_vlan_chooses_its_vlan() {
+        let ingress = judge(&trunk(), &tagged(&frame(), 0x8100, 0x6009)).expect("allowed");
+        assert_eq!(ingress.vlan(), key(VlanProtocol::Dot1Q, 9));
+        assert_eq!(ingress.tag(), Tag::new(0x8100, 0x6009));
+        assert_eq!(ingress.strip(), 4);
+        for (tpid, vid) in [(0x88a8, 9), (0x9100, 9), (0x8100, 4095)] {
+            let verdict = judge(&trunk(), &tagged(&frame(), tpid, vid));
+            assert_eq!(verdict, Err(DropReason::ForgedVlan));
+        }
+    }
+
+    #[test]
+    fn a_tag_too_short_to_be_read_is_forged() {
+        let frame = tagged(&frame(), 0x8100, 9);
+        for length in 14..18 {
+            assert_eq!(judge(&trunk(), &frame[..length]), Err(DropReason::ForgedVlan));
+        }
+    }
+
+    #[test]
+    fn only_the_own_mac_is_a_source_while_spoofing_is_checked() {
+        let forged = Packet { src_mac: [2, 0, 0, 0, 0, 9], ..Packet::udp4(&[]) }.bytes();
+        assert_eq!(judge(&settings(), &forged), Err(DropReason::SpoofedMac));
+        assert_eq!(judge(&trunk(), &forged), Err(DropReason::SpoofedMac));
+        let unchecked = VfSettings { spoofchk: false, ..settings() };
+        assert!(judge(&unchecked, &forged).is_ok());
+    }
+
+    #[test]
+    fn nobody_has_a_group_address_or_none_as_source() {
+        let unchecked = VfSettings { spoofchk: false, ..settings() };
+        for src_mac in [[0; 6], [0xff; 6], [3, 0, 0, 0, 0, 1]] {
+            let frame = Packet { src_mac, ..Packet::udp4(&[]) }.bytes();
+            assert_eq!(judge(&unchecked, &frame), Err(DropReason::BadSource));
+        }
+    }
+
+    #[test]
+    fn control_frames_between_bridges_stop_here() {
+        for last in 0..=0xf {
+            let dst_mac = [1, 0x80, 0xc2, 0, 0, last];
+            let frame = Packet { dst_mac, ..Packet::udp4(&[]) }.bytes();
+            assert_eq!(judge(&settings(), &frame), Err(DropReason::Reserved));
+            let from_wire = judge_wire(&frame, None);
+            assert_eq!(from_wire, Err(DropReason::Reserved));
+        }
+        let dst_mac = [1, 0x80, 0xc2, 0, 0, 0x10];
+        assert!(judge(&settings(), &Packet { dst_mac, ..Packet::udp4(&[]) }.bytes()).is_ok());
+    }
+
+    #[test]
+    fn the_mtu_counts_neither_ethernet_header_nor_allowed_tags() {
+        let mtu = Mtu::new(200).expect("valid");
+        let longest = Packet::udp4(&[0; 172]).bytes();
+        let too_long = Packet::udp4(&[0; 173]).bytes();
+        let plain = VfSettings { mtu, ..settings() };
+        let customer = VfSettings { mtu, ..in_vlan(7, VlanProtocol::Dot1Ad) };
+        let trunk = VfSettings { mtu, ..trunk() };
+        for (settings, tag) in [(plain, None), (customer, Some(9)), (trunk, Some(9))] {
+            let tagged =
+                |frame: &[u8]| tag.map_or(frame.to_vec(), |vid| tagged(frame, 0x8100, vid));
+            assert!(judge(&settings, &tagged(&longest)).is_ok());
+            assert_eq!(judge(&settings, &tagged(&too_long)), Err(DropReason::TooLong));
+        }
+    }
+
+    #[test]
+    fn the_mtu_holds_for_each_segment_of_a_super_frame() {
+        let packet = Packet::tcp4(&[0; 5_000]);
+        let (frame, policy) = (packet.bytes(), PortPolicy::new(&settings(), None));
+        let judge = |gso_size| {
+            let header = NetHeader {
+                flags: NetHeader::NEEDS_CSUM,
+                gso_type: NetHeader::GSO_TCPV4,
+                gso_size,
+                csum_start: 34,
+                csum_offset: 16,
+                hdr_len: 0,
+            };
+            judge_ingress(&policy, &frame[..HEAD], frame.len(), &header, OffloadSet::ALL)
+                .map(|_| ())
+        };
+        assert_eq!(judge(1_460), Ok(()));
+        assert_eq!(judge(1_461), Err(DropReason::TooLong));
+    }
+
+    #[test]
+    fn a_frame_shorter_than_ethernet_is_too_short() {
+        for length in 0..14 {
+            assert_eq!(judge(&settings(), &frame()[..length]), Err(DropReason::TooShort));
+            assert_eq!(judge_wire(&frame()[..length], None), Err(DropReason::TooShort));
+        }
+        assert!(judge(&settings(), &frame()[..14]).is_ok());
+    }
+
+    #[test]
+    fn the_link_follows_the_uplink_only_if_told_to() {
+        let up = |link_state, uplink| {
+            PortPolicy::new(&VfSettings { link_state, ..settings() }, uplink).link_up()
+        };
+        assert!(up(LinkState::Auto, None));
+        assert!(up(LinkState::Auto, Some(true)));
+        assert!(!up(LinkState::Auto, Some(false)));
+        assert!(up(LinkState::Enable, Some(false)));
+        assert!(!up(LinkState::Disable, Some(true)));
+        let down = VfSettings { link_state: LinkState::Disable, ..settings() };
+        assert_eq!(judge(&down, &frame()), Err(DropReason::LinkDown));
+    }
+
+    fn judge_wire(frame: &[u8], removed: Option<Tag>) -> Result<Ingress, DropReason> {
+        let head = &frame[..frame.len().min(HEAD)];
+        judge_uplink(&UplinkPolicy::PLAIN, head, frame.len(), &NetHeader::default(), removed)
+    }
+
+    #[test]
+    fn a_tag_on_the_wire_chooses_the_vlan_and_goes() {
+        for protocol in [VlanProtocol::Dot1Q, VlanProtocol::Dot1Ad] {
+            let tpid = protocol.ethertype();
+            let ingress = judge_wire(&tagged(&frame(), tpid, 7), None).expect("allowed");
+            assert_eq!((ingress.vlan(), ingress.strip()), (key(protocol, 7), 4));
+            // The same tag, which the kernel took out already.
+            let ingress = judge_wire(&frame(), Tag::new(tpid, 7)).expect("allowed");
+            assert_eq!((ingress.vlan(), ingress.strip()), (key(protocol, 7), 0));
+            assert_eq!(ingress.tag(), Tag::new(tpid, 7));
+        }
+    }
+
+    #[test]
+    fn untagged_and_priority_tagged_frames_on_the_wire_have_no_vlan() {
+        let plain = judge_wire(&frame(), None).expect("allowed");
+        assert_eq!((plain.vlan(), plain.strip(), plain.tag()), (VlanKey::NONE, 0, None));
+        let priority = judge_wire(&tagged(&frame(), 0x8100, 0xe000), None).expect("allowed");
+        assert_eq!((priority.vlan(), priority.strip(), priority.tag()), (VlanKey::NONE, 4, None));
+    }
+
+    #[test]
+    fn a_tag_that_no_vf_can_be_behind_reaches_nobody() {
+        let hidden = tagged(&frame(), 0x8100, 9);
+        for (frame, removed) in [
+            (tagged(&frame(), 0x9100, 7), None),
+            (tagged(&frame(), 0x8100, 4095), None),
+            (tagged(&hidden, 0x8100, 0), None),
+            (hidden.clone(), Tag::new(0x8100, 0)),
+            (hidden[..16].to_vec(), None),
+        ] {
+            assert_eq!(judge_wire(&frame, removed), Err(DropReason::NoDestination));
+        }
+    }
+}

@@ -179,3 +179,127 @@ impl Segments {
 fn put_u16(out: &mut [u8; EDITED_HEAD], at: usize, value: u16) {
     out[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::frames::Packet;
+    use crate::switch::head::{HEAD, Head};
+    use crate::switch::net_header::NetHeader;
+    use crate::switch::offload::OffloadSet;
+    use proptest::prelude::*;
+
+    /// What a driver would say of this super-frame.
+    fn header(packet: &Packet, size: u16) -> NetHeader {
+        let gso_type = match (packet.tcp, packet.v6) {
+            (true, false) => NetHeader::GSO_TCPV4,
+            (true, true) => NetHeader::GSO_TCPV6,
+            (false, _) => NetHeader::GSO_UDP_L4,
+        };
+        NetHeader {
+            flags: NetHeader::NEEDS_CSUM,
+            gso_type: if packet.cwr { gso_type | NetHeader::GSO_ECN } else { gso_type },
+            hdr_len: 0,
+            gso_size: size,
+            csum_start: packet.transport_at() as u16,
+            csum_offset: if packet.tcp { 16 } else { 6 },
+        }
+    }
+
+    fn plan(packet: &Packet, frame: &[u8], size: u16, checksum: SegmentChecksum) -> SegmentPlan {
+        let bytes = &frame[..frame.len().min(HEAD)];
+        let head = Head::parse(bytes).expect("long enough");
+        let header = header(packet, size);
+        let offload = Offload::check(&header, frame.len(), bytes, &head, OffloadSet::ALL);
+        let offload = offload.expect("an honest header");
+        SegmentPlan { offload, layer3_at: head.layer3_at() as u8, checksum }
+    }
+
+    fn cut(frame: &[u8], plan: SegmentPlan) -> Vec<Vec<u8>> {
+        let head = &frame[..frame.len().min(HEAD)];
+        let mut segments = Segments::new(head, frame.len(), plan).expect("a checked plan");
+        let mut out = [0; EDITED_HEAD];
+        let mut frames = Vec::new();
+        while let Some(segment) = segments.next(frame, &mut out) {
+            let mut bytes = out[..segment.headers].to_vec();
+            bytes.extend(&frame[segment.payload.clone()]);
+            assert_eq!(bytes.len(), segment.frame_len());
+            frames.push(bytes);
+        }
+        frames
+    }
+
+    fn packets() -> impl Strategy<Value = Packet> {
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+        (prop::collection::vec(any::<u8>(), 1..6000), flags, any::<Option<u16>>(), any::<u16>())
+            .prop_map(|(payload, (v6, tcp, extension, last, cwr), tag, id)| Packet {
+                v6,
+                tcp,
+                extension,
+                id,
+                last: last && tcp,
+                cwr: cwr && tcp,
+                tag: tag.map(|tag| tag & 0xfff),
+                ..Packet::udp4(&payload)
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn every_segment_is_the_packet_that_its_sender_would_have_sent(
+            packet in packets(),
+            size in 100..2000_u16,
+        ) {
+            let frame = packet.bytes();
+            let plan = plan(&packet, &frame, size, SegmentChecksum::Full);
+            let expected: Vec<Vec<u8>> = packet
+                .payload
+                .chunks(size as usize)
+                .enumerate()
+                .map(|(index, payload)| {
+                    let sent = index as u32 * u32::from(size);
+                    let segment = Packet {
+                        id: packet.id.wrapping_add(index as u16),
+                        sequence: packet.sequence.wrapping_add(sent),
+                        last: packet.last && (sent as usize + payload.len()) == packet.payload.len(),
+                        cwr: packet.cwr && index == 0,
+                        payload: payload.to_vec(),
+                        ..packet.clone()
+                    };
+                    segment.with_one_zero(segment.bytes())
+                })
+                .collect();
+            prop_assert_eq!(plan.offload.wire_frames(frame.len()), expected.len());
+            let wire: usize = expected.iter().map(Vec::len).sum();
+            prop_assert_eq!(plan.offload.wire_bytes(frame.len()), wire);
+            prop_assert_eq!(cut(&frame, plan), expected);
+        }
+
+        #[test]
+        fn a_segment_left_to_its_receiver_is_right_once_finished(
+            packet in packets(),
+            size in 100..2000_u16,
+        ) {
+            let frame = packet.bytes();
+            let full = cut(&frame, plan(&packet, &frame, size, SegmentChecksum::Full));
+            let partial = cut(&frame, plan(&packet, &frame, size, SegmentChecksum::Partial));
+            let start = packet.transport_at() as u8;
+            let offset = if packet.tcp { 16 } else { 6 };
+            for (mut segment, expected) in partial.into_iter().zip(full) {
+                let (frame, len) = (segment.clone(), segment.len());
+                crate::switch::finish_checksum(&mut segment, frame.as_slice(), len, start, offset);
+                prop_assert_eq!(segment, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_without_segments_is_not_cut() {
+        let plan = SegmentPlan {
+            offload: Offload::Checksum { start: 34, offset: 16 },
+            layer3_at: 14,
+            checksum: SegmentChecksum::Full,
+        };
+        assert!(Segments::new(&[0; HEAD], 1000, plan).is_none());
+    }
+}
