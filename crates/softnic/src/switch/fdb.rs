@@ -219,3 +219,114 @@ impl Fdb {
         self.members[vlan.index()] | if vlan.on_trunk() { self.trunks } else { 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanekeeper_model::{VlanId, VlanProtocol};
+    use proptest::prelude::*;
+
+    fn vf(index: u32) -> VfIndex {
+        VfIndex::new(index).expect("valid")
+    }
+
+    fn vlan(id: u32) -> VlanKey {
+        VlanKey::new(VlanProtocol::Dot1Q, VlanId::new(id).expect("valid"))
+    }
+
+    fn service_vlan(id: u32) -> VlanKey {
+        VlanKey::new(VlanProtocol::Dot1Ad, VlanId::new(id).expect("valid"))
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_put_in_is_found_and_nothing_else(
+            entries in prop::collection::btree_map((0..20_u32, 0..40_u64), 0..64_u32, 0..400),
+        ) {
+            let mut builder = FdbBuilder::default();
+            for ((id, mac), holder) in &entries {
+                builder.add(vf(*holder), Some(vlan(*id)), *mac);
+            }
+            let fdb = builder.build();
+            for id in 0..20 {
+                for mac in 0..40 {
+                    let expected = entries.get(&(id, mac)).map(|holder| *holder as usize);
+                    prop_assert_eq!(fdb.find(vlan(id), mac), expected);
+                    prop_assert_eq!(fdb.find(service_vlan(id + 1), mac), None);
+                }
+            }
+        }
+
+        #[test]
+        fn a_full_table_is_searched_in_few_steps_whatever_the_addresses(
+            base in 0..1_u64 << 47,
+            step in 1..1_u64 << 36,
+        ) {
+            let mut builder = FdbBuilder::default();
+            for index in 0..2_048 {
+                builder.add(vf(index % 64), Some(vlan(1)), base + u64::from(index) * step & (1 << 48) - 1);
+            }
+            let addresses = builder.addresses.clone();
+            let fdb = builder.build();
+            let longest = addresses.keys().map(|key| {
+                let mut at = (key.wrapping_mul(fdb.multiplier) >> fdb.shift) as usize;
+                let mut steps = 1;
+                while fdb.slots[at & (fdb.slots.len() - 1)].key != *key {
+                    at += 1;
+                    steps += 1;
+                }
+                steps
+            }).max();
+            prop_assert!(longest < Some(32), "{longest:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_belongs_to_one_vf_of_a_vlan_and_to_another_in_another() {
+        let mut builder = FdbBuilder::default();
+        assert_eq!(builder.fix(vf(1), Some(vlan(1)), 7), Ok(()));
+        assert_eq!(builder.fix(vf(1), Some(vlan(1)), 7), Ok(()), "its own, once more");
+        assert_eq!(builder.fix(vf(2), Some(vlan(2)), 7), Ok(()));
+        assert_eq!(builder.fix(vf(3), Some(service_vlan(1)), 7), Ok(()));
+        assert_eq!(builder.fix(vf(4), Some(vlan(1)), 7), Err(Occupied { holder: vf(1) }));
+        let fdb = builder.build();
+        assert_eq!(fdb.find(vlan(1), 7), Some(1));
+        assert_eq!(fdb.find(vlan(2), 7), Some(2));
+        assert_eq!(fdb.find(service_vlan(1), 7), Some(3));
+    }
+
+    #[test]
+    fn a_trunk_shares_every_customer_vlan() {
+        let mut builder = FdbBuilder::default();
+        assert_eq!(builder.fix(vf(1), None, 7), Ok(()));
+        assert_eq!(builder.fix(vf(2), Some(vlan(5)), 7), Err(Occupied { holder: vf(1) }));
+        assert_eq!(builder.fix(vf(2), Some(VlanKey::NONE), 7), Err(Occupied { holder: vf(1) }));
+        assert_eq!(builder.fix(vf(2), Some(service_vlan(5)), 7), Ok(()));
+        assert_eq!(builder.fix(vf(3), Some(vlan(5)), 8), Ok(()));
+        assert_eq!(builder.fix(vf(4), None, 8), Err(Occupied { holder: vf(3) }));
+        builder.join_trunk(vf(1));
+        builder.join(vf(3), vlan(5));
+        let fdb = builder.build();
+        assert_eq!(fdb.find(VlanKey::NONE, 7), Some(1));
+        assert_eq!(fdb.find(vlan(4000), 7), Some(1));
+        assert_eq!(fdb.find(service_vlan(5), 7), Some(2));
+        assert_eq!(fdb.members(vlan(5)), 0b1010);
+        assert_eq!(fdb.members(vlan(6)), 0b10);
+        assert_eq!(fdb.members(service_vlan(5)), 0);
+    }
+
+    #[test]
+    fn a_further_address_never_displaces_an_administrative_one() {
+        let mut builder = FdbBuilder::default();
+        builder.fix(vf(1), None, 7).expect("free");
+        builder.fix(vf(2), Some(vlan(5)), 8).expect("free");
+        builder.add(vf(3), Some(vlan(5)), 7);
+        builder.add(vf(3), None, 8);
+        builder.join_trunk(vf(1));
+        let fdb = builder.build();
+        assert_eq!(fdb.find(vlan(5), 7), Some(1));
+        assert_eq!(fdb.find(vlan(5), 8), Some(2));
+        assert_eq!(fdb.find(vlan(6), 8), None);
+        assert!(fdb.is_fixed(vlan(5), 7) && fdb.is_fixed(vlan(5), 8));
+    }
+}

@@ -253,3 +253,141 @@ fn mix(a: u64, b: u64) -> u32 {
     let mixed = (a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (mixed ^ mixed >> 32) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::frames::{IP4_A, IP4_B, IP6_A, MAC_A, MAC_B, Packet, arp, icmpv6, tagged};
+    use lanekeeper_model::MacAddr;
+    use proptest::prelude::*;
+
+    fn ip(frame: &[u8]) -> IpHead {
+        match Head::parse(frame).expect("long enough").layer3 {
+            Layer3::Ip(ip) => ip,
+            other => panic!("{other:?} is not IP"),
+        }
+    }
+
+    #[test]
+    fn packets_are_read_as_another_implementation_wrote_them() {
+        for (v6, tcp, extension, tag) in [
+            (false, false, false, None),
+            (false, true, false, Some(7)),
+            (true, false, true, None),
+            (true, true, true, Some(4095)),
+            (true, true, false, None),
+        ] {
+            let packet = Packet { v6, tcp, extension, tag, ..Packet::udp4(&[1, 2, 3]) };
+            let bytes = packet.bytes();
+            let head = Head::parse(&bytes).expect("long enough");
+            assert_eq!(head.dst, MacAddr(MAC_B).to_u64());
+            assert_eq!(head.src, MacAddr(MAC_A).to_u64());
+            assert_eq!(head.outer.map(Tag::vid), tag);
+            let ip = ip(&bytes);
+            assert_eq!((ip.v6, ip.fragment), (v6, Fragment::Whole));
+            assert_eq!(ip.protocol, if tcp { TCP } else { UDP });
+            assert_eq!(ip.transport_at.map(usize::from), Some(packet.transport_at()));
+        }
+    }
+
+    #[test]
+    fn tags_are_read_from_outside_in_and_not_without_end() {
+        let mut frame = Packet::udp4(&[]).bytes();
+        for tags in 1..=MAX_TAGS {
+            frame = tagged(&frame, 0x8100, tags as u16);
+            let head = Head::parse(&frame).expect("long enough");
+            assert_eq!(head.outer.map(Tag::vid), Some(tags as u16));
+            assert_eq!(head.inner.map(Tag::vid), (tags > 1).then(|| tags as u16 - 1));
+            assert_eq!(head.layer3_at(), 14 + 4 * tags);
+            assert!(matches!(head.layer3, Layer3::Ip(_)));
+        }
+        let head = Head::parse(&tagged(&frame, 0x8100, 9)).expect("long enough");
+        assert_eq!(head.layer3, Layer3::Unreadable);
+    }
+
+    #[test]
+    fn arp_and_others_are_told_apart() {
+        let layer3 = |frame: &[u8]| Head::parse(frame).expect("long enough").layer3;
+        assert_eq!(layer3(&arp(1, MAC_A, IP4_A, IP4_B)), Layer3::Arp);
+        let mut llc = Packet::udp4(&[]).bytes();
+        llc[12..14].copy_from_slice(&[0, 40]);
+        assert_eq!(layer3(&llc), Layer3::Other);
+    }
+
+    #[test]
+    fn later_fragments_have_no_transport_header() {
+        let mut frame = Packet::udp4(&[0; 64]).bytes();
+        frame[20] = 0x20;
+        assert_eq!((ip(&frame).fragment, ip(&frame).transport_at), (Fragment::First, Some(34)));
+        frame[21] = 5;
+        assert_eq!((ip(&frame).fragment, ip(&frame).transport_at), (Fragment::Later, None));
+        let first = icmpv6(IP6_A, 44, &[17, 0, 0, 1, 0, 0, 0, 1], &[0; 32]);
+        assert_eq!((ip(&first).fragment, ip(&first).protocol), (Fragment::First, UDP));
+        let later = icmpv6(IP6_A, 44, &[17, 0, 0, 9, 0, 0, 0, 1], &[0; 32]);
+        assert_eq!((ip(&later).fragment, ip(&later).transport_at), (Fragment::Later, None));
+    }
+
+    #[test]
+    fn an_authentication_header_is_measured_in_words_of_four() {
+        let mut extension = vec![UDP, 4];
+        extension.resize(24, 0);
+        let frame = icmpv6(IP6_A, 51, &extension, &[0; 8]);
+        assert_eq!((ip(&frame).protocol, ip(&frame).transport_at), (UDP, Some(78)));
+    }
+
+    proptest! {
+        #[test]
+        fn both_directions_of_a_flow_hash_alike(
+            macs: ([u8; 6], [u8; 6]), ips: ([u8; 16], [u8; 16]), ports: ([u8; 2], [u8; 2]),
+            v6: bool, tcp: bool,
+        ) {
+            let write = |(dst, src): ([u8; 6], [u8; 6]), ips: ([u8; 16], [u8; 16]), ports: ([u8; 2], [u8; 2])| {
+                let packet = Packet { v6, tcp, ..Packet::udp4(&[0; 8]) };
+                let (mut bytes, at) = (packet.bytes(), packet.transport_at());
+                bytes[..6].copy_from_slice(&dst);
+                bytes[6..12].copy_from_slice(&src);
+                let length = if v6 { 16 } else { 4 };
+                bytes[at - 2 * length..at - length].copy_from_slice(&ips.0[..length]);
+                bytes[at - length..at].copy_from_slice(&ips.1[..length]);
+                bytes[at..at + 2].copy_from_slice(&ports.0);
+                bytes[at + 2..at + 4].copy_from_slice(&ports.1);
+                bytes
+            };
+            let there = write(macs, ips, ports);
+            let back = write((macs.1, macs.0), (ips.1, ips.0), (ports.1, ports.0));
+            prop_assert_eq!(flow_hash(&there), flow_hash(&back));
+        }
+
+        #[test]
+        fn all_fragments_of_a_packet_hash_alike(ports: [u8; 4], rest: [u8; 4]) {
+            let mut first = Packet::udp4(&[0; 64]).bytes();
+            first[20] = 0x20;
+            first[34..38].copy_from_slice(&ports);
+            let mut later = first.clone();
+            later[21] = 9;
+            later[34..38].copy_from_slice(&rest);
+            prop_assert_eq!(flow_hash(&first), flow_hash(&later));
+        }
+
+        #[test]
+        fn reading_any_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            flow_hash(&bytes);
+            if let Some(Layer3::Ip(IpHead { transport_at: Some(at), .. })) =
+                Head::parse(&bytes).map(|head| head.layer3)
+            {
+                prop_assert!((at as usize) < bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn flows_spread_over_queues() {
+        let mut queues = [0; 8];
+        for port in 0..1_000_u16 {
+            let mut frame = Packet::udp4(&[]).bytes();
+            frame[34..36].copy_from_slice(&(0xc000 + port).to_be_bytes());
+            queues[flow_hash(&frame) as usize % 8] += 1;
+        }
+        assert!(queues.iter().all(|flows| (80..180).contains(flows)), "{queues:?}");
+    }
+}

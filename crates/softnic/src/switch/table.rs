@@ -230,3 +230,203 @@ fn add_further_macs(fdb: &mut FdbBuilder, port: &PortSpec, policy: &PortPolicy) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::frames::{Packet, tagged};
+    use crate::switch::head::HEAD;
+    use crate::switch::{NetHeader, OffloadSet, judge_ingress, judge_uplink};
+    use lanekeeper_model::{VlanId, VlanProtocol, VlanTag};
+
+    fn vf(index: u32) -> VfIndex {
+        VfIndex::new(index).expect("valid")
+    }
+
+    fn mac(last: u8) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, last])
+    }
+
+    fn vlan(id: u32) -> VlanKey {
+        VlanKey::new(VlanProtocol::Dot1Q, VlanId::new(id).expect("valid"))
+    }
+
+    /// A VF with the address of its number, in an 802.1Q VLAN or none.
+    fn port(index: u32, id: u32) -> PortSpec {
+        let mut settings = VfSettings::for_mac(mac(index as u8)).expect("a station's address");
+        settings.vlan = VlanTag { id: VlanId::new(id).expect("valid"), ..VlanTag::default() };
+        PortSpec::new(vf(index), settings)
+    }
+
+    fn trusted(index: u32, id: u32) -> PortSpec {
+        let mut spec = port(index, id);
+        (spec.settings.trust, spec.settings.spoofchk) = (true, false);
+        spec
+    }
+
+    fn build(ports: &[PortSpec]) -> SwitchTable {
+        SwitchTable::build(ports, Some(UplinkPolicy::PLAIN)).expect("addresses differ")
+    }
+
+    fn frame(from: MacAddr, to: MacAddr) -> Vec<u8> {
+        Packet { src_mac: from.0, dst_mac: to.0, ..Packet::udp4(&[0; 60]) }.bytes()
+    }
+
+    fn enter(table: &SwitchTable, from: u32, frame: &[u8]) -> Ingress {
+        let head = &frame[..frame.len().min(HEAD)];
+        let (port, header) = (table.port(vf(from)), NetHeader::default());
+        judge_ingress(port, head, frame.len(), &header, OffloadSet::NONE).expect("allowed")
+    }
+
+    fn send(table: &SwitchTable, from: u32, to: MacAddr) -> Result<Route, DropReason> {
+        let ingress = enter(table, from, &frame(mac(from as u8), to));
+        table.route(Source::Vf(vf(from)), &ingress)
+    }
+
+    fn from_wire(table: &SwitchTable, frame: &[u8]) -> Result<Route, DropReason> {
+        let (uplink, header) = (UplinkPolicy::PLAIN, NetHeader::default());
+        let ingress =
+            judge_uplink(&uplink, &frame[..frame.len().min(HEAD)], frame.len(), &header, None);
+        table.route(Source::Uplink, &ingress.expect("allowed"))
+    }
+
+    #[test]
+    fn unicast_goes_to_its_one_vf_of_the_vlan() {
+        let table = build(&[port(1, 5), port(2, 5), port(3, 6)]);
+        assert_eq!(send(&table, 1, mac(2)), Ok(Route::Vf(2)));
+        assert_eq!(send(&table, 1, mac(3)), Ok(Route::Group { vfs: 0, uplink: true }));
+    }
+
+    #[test]
+    fn group_frames_stay_in_the_vlan_and_do_not_come_back() {
+        let table = build(&[port(1, 5), port(2, 5), port(3, 6), port(4, 5), trusted(5, 0)]);
+        let everyone = Route::Group { vfs: 0b11_0100, uplink: true };
+        assert_eq!(send(&table, 1, MacAddr::BROADCAST), Ok(everyone));
+        assert_eq!(send(&table, 1, MacAddr([0x33, 0x33, 0, 0, 0, 1])), Ok(everyone));
+        let on_5 = tagged(&frame(mac(9), MacAddr::BROADCAST), 0x8100, 5);
+        let all_of_5 = Route::Group { vfs: 0b11_0110, uplink: false };
+        assert_eq!(from_wire(&table, &on_5), Ok(all_of_5));
+    }
+
+    #[test]
+    fn unknown_unicast_goes_to_the_uplink_only_and_never_back_to_it() {
+        let table = build(&[port(1, 0), port(2, 0)]);
+        assert_eq!(send(&table, 1, mac(9)), Ok(Route::Group { vfs: 0, uplink: true }));
+        let unknown = from_wire(&table, &frame(mac(8), mac(9)));
+        assert_eq!(unknown, Err(DropReason::NoDestination));
+        let known = from_wire(&table, &frame(mac(8), mac(2)));
+        assert_eq!(known, Ok(Route::Vf(2)));
+    }
+
+    #[test]
+    fn without_an_uplink_unknown_unicast_goes_nowhere() {
+        let table = SwitchTable::build(&[port(1, 0), port(2, 0)], None).expect("addresses differ");
+        assert_eq!(send(&table, 1, mac(9)), Err(DropReason::NoDestination));
+        assert_eq!(send(&table, 1, mac(2)), Ok(Route::Vf(2)));
+        let alone = SwitchTable::build(&[port(1, 0)], None).expect("addresses differ");
+        assert_eq!(send(&alone, 1, MacAddr::BROADCAST), Err(DropReason::NoDestination));
+    }
+
+    #[test]
+    fn a_frame_to_its_own_sender_goes_nowhere() {
+        let table = build(&[port(1, 0)]);
+        assert_eq!(send(&table, 1, mac(1)), Err(DropReason::NoDestination));
+    }
+
+    #[test]
+    fn only_a_trusted_vf_of_the_vlan_is_promiscuous() {
+        let promiscuous = |spec: PortSpec| PortSpec { promiscuous: true, ..spec };
+        let table = build(&[
+            port(1, 5),
+            promiscuous(port(2, 5)),
+            promiscuous(trusted(3, 5)),
+            promiscuous(trusted(4, 6)),
+        ]);
+        assert_eq!(send(&table, 1, mac(9)), Ok(Route::Group { vfs: 0b1000, uplink: true }));
+        assert_eq!(send(&table, 1, mac(2)), Ok(Route::Vf(2)), "known unicast is not overheard");
+    }
+
+    #[test]
+    fn further_addresses_are_for_trusted_vfs_and_are_counted() {
+        let asking = |mut spec: PortSpec| {
+            spec.extra_macs = (100..120).map(mac).collect();
+            spec
+        };
+        let refused = build(&[port(1, 0), asking(port(2, 0))]);
+        assert_eq!(send(&refused, 1, mac(100)), Ok(Route::Group { vfs: 0, uplink: true }));
+        let table = build(&[port(1, 0), asking(trusted(2, 0))]);
+        for (last, heeded) in [(100, true), (115, true), (116, false)] {
+            assert_eq!(send(&table, 1, mac(last)) == Ok(Route::Vf(2)), heeded, "{last}");
+        }
+    }
+
+    #[test]
+    fn what_a_trusted_unchecked_vf_sends_from_is_learned() {
+        let mut ports = [port(1, 0), trusted(2, 0)];
+        let table = build(&ports);
+        let ingress = enter(&table, 2, &tagged(&frame(mac(50), mac(1)), 0x8100, 7));
+        assert!(table.should_learn(vf(2), &ingress));
+        ports[1].learned.insert(ingress.vlan(), ingress.src);
+        let table = build(&ports);
+        assert!(!table.should_learn(vf(2), &ingress), "known by now");
+        let on_7 = tagged(&frame(mac(9), mac(50)), 0x8100, 7);
+        assert_eq!(from_wire(&table, &on_7), Ok(Route::Vf(2)));
+        let untagged = from_wire(&table, &frame(mac(9), mac(50)));
+        assert_eq!(untagged, Err(DropReason::NoDestination), "learned in VLAN 7 only");
+    }
+
+    #[test]
+    fn an_administrative_address_is_never_learned_elsewhere() {
+        let mut ports = [port(1, 0), trusted(2, 0)];
+        ports[1].learned.insert(VlanKey::NONE, mac(1).to_u64());
+        ports[1].extra_macs.push(mac(1));
+        let table = build(&ports);
+        let stolen = enter(&table, 2, &frame(mac(1), mac(9)));
+        assert!(!table.should_learn(vf(2), &stolen));
+        assert_eq!(from_wire(&table, &frame(mac(9), mac(1))), Ok(Route::Vf(1)));
+        let own = enter(&table, 2, &frame(mac(2), mac(9)));
+        assert!(!table.should_learn(vf(2), &own));
+        let unchecked = build(&[{
+            let mut spec = port(1, 0);
+            spec.settings.spoofchk = false;
+            spec
+        }]);
+        let frame = enter(&unchecked, 1, &frame(mac(50), mac(9)));
+        assert!(!unchecked.should_learn(vf(1), &frame), "not trusted");
+    }
+
+    #[test]
+    fn no_more_is_learned_than_there_is_room_for() {
+        let mut learned = Learned::default();
+        for mac in 0..100 {
+            learned.insert(vlan(1), mac);
+            learned.insert(vlan(1), mac);
+        }
+        let kept: Vec<u64> = learned.iter().map(|(_, mac)| mac).collect();
+        assert_eq!(kept, (84..100).collect::<Vec<u64>>());
+        learned.remove(vlan(2), 99);
+        learned.remove(vlan(1), 98);
+        assert_eq!(learned.iter().count(), MAX_LEARNED_MACS - 1);
+    }
+
+    #[test]
+    fn two_vfs_of_one_vlan_cannot_share_a_mac() {
+        let mut twin = port(2, 5);
+        twin.settings.mac = mac(1);
+        let error = SwitchTable::build(&[port(1, 5), twin.clone()], None).expect_err("twins");
+        assert_eq!(error, DuplicateMac { mac: mac(1), vf: vf(2), holder: vf(1) });
+        assert!(error.to_string().contains("02:00:00:00:00:01"), "{error}");
+        assert!(SwitchTable::build(&[port(1, 6), twin], None).is_ok());
+        let nobody = PortSpec::new(vf(3), VfSettings::scrubbed());
+        let nobody_else = PortSpec::new(vf(4), VfSettings::scrubbed());
+        assert!(SwitchTable::build(&[nobody, nobody_else], None).is_ok(), "no address, no twin");
+    }
+
+    #[test]
+    fn a_vf_that_was_not_mentioned_has_its_link_down() {
+        let table = build(&[port(1, 0)]);
+        assert!(table.port(vf(1)).link_up());
+        assert!(!table.port(vf(2)).link_up());
+        assert!(!table.port_at(63).link_up());
+    }
+}
