@@ -18,13 +18,15 @@ pub(super) const USER_BASE: u64 = 0x7a00_0000_0000;
 pub(super) const TABLE_ENTRIES: usize = 48;
 const HUGE_PAGE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
+const LINE: u64 = 64;
 
 /// Guest addresses of one queue's parts.
 #[derive(Clone, Copy)]
 pub(super) struct QueueLayout {
     pub(super) spec: RingSpec,
-    /// First of `size` buffers of `buffer_size` bytes.
+    /// First of `size` buffers, and the distance from one to the next.
     pub(super) buffers: u64,
+    pub(super) stride: u64,
     /// First of `size` indirect tables of [`TABLE_ENTRIES`].
     pub(super) tables: u64,
 }
@@ -88,7 +90,9 @@ fn place_queue(options: &VfOptions, top: &mut u64) -> QueueLayout {
     let avail = take(avail_bytes, 128);
     let used = take(used_bytes, 128);
     let tables = take(if options.indirect { 16 * TABLE_ENTRIES as u64 * size } else { 0 }, 128);
-    let buffers = take(u64::from(options.buffer_size) * size, PAGE);
+    // An odd number of cache lines apart, lest the heads of all buffers share a few cache sets.
+    let stride = LINE * (u64::from(options.buffer_size).div_ceil(LINE) | 1);
+    let buffers = take(stride * size, PAGE);
     let spec = RingSpec {
         kind: options.kind,
         size: options.size,
@@ -99,5 +103,5 @@ fn place_queue(options: &VfOptions, top: &mut u64) -> QueueLayout {
         event_idx: options.event_idx,
         in_order: options.in_order,
     };
-    QueueLayout { spec, buffers, tables }
+    QueueLayout { spec, buffers, stride, tables }
 }

@@ -153,9 +153,9 @@ impl DriverQueue {
         options: &VfOptions,
     ) -> Result<Self, DriverError> {
         let size = options.size;
-        let list = |first: u64, bytes: u64| {
+        let list = |first: u64, stride: u64, bytes: u64| {
             (0..u64::from(size))
-                .map(|index| memory.segment(first + bytes * index, bytes as usize))
+                .map(|index| memory.segment(first + stride * index, bytes as usize))
                 .collect::<Result<Box<[_]>, _>>()
         };
         let table_bytes = if options.indirect { 16 * TABLE_ENTRIES as u64 } else { 0 };
@@ -163,8 +163,8 @@ impl DriverQueue {
             spec: layout.spec,
             ring: AnyRing::new(memory, &layout.spec)?,
             ids: Ids::new(size, options.in_order),
-            buffers: list(layout.buffers, u64::from(options.buffer_size))?,
-            tables: list(layout.tables, table_bytes)?,
+            buffers: list(layout.buffers, layout.stride, u64::from(options.buffer_size))?,
+            tables: list(layout.tables, table_bytes, table_bytes)?,
             layout,
             buffer_size: options.buffer_size,
             tx_piece: options.tx_piece.unwrap_or(options.buffer_size) as usize,
@@ -179,7 +179,7 @@ impl DriverQueue {
     }
 
     fn buffer_addr(&self, id: u16) -> u64 {
-        self.layout.buffers + u64::from(self.buffer_size) * u64::from(id)
+        self.layout.buffers + self.layout.stride * u64::from(id)
     }
 
     /// Offers `count` receive buffers (as many as are free at most).
@@ -232,7 +232,7 @@ impl DriverQueue {
             }
             let buffer = self.buffers[usize::from(id[0])];
             buffer.write(0, header);
-            frame.frame.deliver(&[buffer], self.header_len);
+            frame.frame.deliver_to(buffer, self.header_len);
             let chain = [Buffer { addr: self.buffer_addr(id[0]), len: total as u32, flags: 0 }];
             on_driver_ring!(&mut self.ring, ring => ring.offer(&chain, &id));
             return Ok(true);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use crate::ring::chain::{DESC_BYTES, DESC_NEXT, DESC_WRITE, passes_event};
-use crate::ring::memory::{GuestMemory, Window};
+use crate::ring::memory::{GuestMemory, Table, Window};
 use crate::ring::{Position, RingFault, RingKind, RingSpec};
 
 /// One buffer of a chain, as a descriptor says it.
@@ -45,9 +45,11 @@ pub(super) trait DriverRing {
 
 /// Descriptor table, available and used ring.
 pub(super) struct SplitDriver {
-    desc: Window,
+    desc: Table<DESC_BYTES>,
     avail: Window,
+    avail_entries: Table<2>,
     used: Window,
+    used_entries: Table<8>,
     size: u16,
     event_idx: bool,
     avail_next: u16,
@@ -62,9 +64,11 @@ impl SplitDriver {
     fn new(memory: &Arc<GuestMemory>, spec: &RingSpec) -> Result<Self, RingFault> {
         let size = usize::from(spec.size);
         Ok(Self {
-            desc: Window::new(memory, spec.desc, DESC_BYTES * size, 16)?,
+            desc: Table::new(memory, spec.desc, spec.size, 16)?,
             avail: Window::new(memory, spec.avail, 6 + 2 * size, 2)?,
+            avail_entries: Table::new(memory, spec.avail + 4, spec.size, 2)?,
             used: Window::new(memory, spec.used, 6 + 8 * size, 4)?,
+            used_entries: Table::new(memory, spec.used + 4, spec.size, 4)?,
             size: spec.size,
             event_idx: spec.event_idx,
             avail_next: 0,
@@ -74,8 +78,9 @@ impl SplitDriver {
         })
     }
 
-    fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
+    #[inline(always)]
+    fn slot(&self, index: u16) -> u16 {
+        index & (self.size - 1)
     }
 
     /// How far the device got, which may be further than we looked.
@@ -89,16 +94,15 @@ impl DriverRing for SplitDriver {
     fn offer(&mut self, chain: &[Buffer], ids: &[u16]) {
         let Some(&head) = ids.first() else { return };
         for (index, (buffer, id)) in chain.iter().zip(ids).enumerate() {
-            let at = DESC_BYTES * usize::from(*id);
             let next = ids.get(index + 1).filter(|_| index + 1 < chain.len());
             let flags = buffer.flags | if next.is_some() { DESC_NEXT } else { 0 };
             let rest = u64::from(buffer.len)
                 | u64::from(flags) << 32
                 | u64::from(next.copied().unwrap_or(0)) << 48;
-            self.desc.store_u64(at, buffer.addr, Relaxed);
-            self.desc.store_u64(at + 8, rest, Relaxed);
+            self.desc.store_u64::<0>(*id, buffer.addr, Relaxed);
+            self.desc.store_u64::<8>(*id, rest, Relaxed);
         }
-        self.avail.store_u16(4 + 2 * self.slot(self.avail_next), head, Relaxed);
+        self.avail_entries.store_u16::<0>(self.slot(self.avail_next), head, Relaxed);
         self.avail_next = self.avail_next.wrapping_add(1);
     }
 
@@ -115,11 +119,9 @@ impl DriverRing for SplitDriver {
                 return None;
             }
         }
-        let at = 4 + 8 * self.slot(self.used_next);
-        Some(Used {
-            id: self.used.load_u32(at, Relaxed) as u16,
-            len: self.used.load_u32(at + 4, Relaxed),
-        })
+        let slot = self.slot(self.used_next);
+        let id = self.used_entries.load_u32::<0>(slot, Relaxed) as u16;
+        Some(Used { id, len: self.used_entries.load_u32::<4>(slot, Relaxed) })
     }
 
     #[inline(always)]
@@ -182,7 +184,7 @@ const USED: u16 = 1 << 15;
 
 /// The one ring of a packed virtqueue, and its two event structures.
 pub(super) struct PackedDriver {
-    desc: Window,
+    desc: Table<DESC_BYTES>,
     driver_event: Window,
     device_event: Window,
     size: u16,
@@ -190,14 +192,14 @@ pub(super) struct PackedDriver {
     avail_next: Place,
     used_next: Place,
     /// First descriptor of the batch in the making: it is shown last.
-    held: Option<(usize, u64)>,
+    held: Option<(u16, u64)>,
     asked: Place,
 }
 
 impl PackedDriver {
     fn new(memory: &Arc<GuestMemory>, spec: &RingSpec) -> Result<Self, RingFault> {
         Ok(Self {
-            desc: Window::new(memory, spec.desc, DESC_BYTES * usize::from(spec.size), 16)?,
+            desc: Table::new(memory, spec.desc, spec.size, 16)?,
             driver_event: Window::new(memory, spec.avail, 4, 4)?,
             device_event: Window::new(memory, spec.used, 4, 4)?,
             size: spec.size,
@@ -219,7 +221,7 @@ impl PackedDriver {
     /// The used entry at a place, if there is one.
     #[inline(always)]
     pub(super) fn used_at(&self, at: Place) -> Option<Used> {
-        let word = self.desc.load_u64(DESC_BYTES * usize::from(at.slot) + 8, Acquire);
+        let word = self.desc.load_u64::<8>(at.slot, Acquire);
         let flags = (word >> 48) as u16;
         let lap = if at.wrap { AVAIL | USED } else { 0 };
         (flags & (AVAIL | USED) == lap)
@@ -233,17 +235,17 @@ impl DriverRing for PackedDriver {
         // Every descriptor of a chain may bear the id; the device uses that of the last (2.8.6).
         let Some(&id) = ids.first() else { return };
         for (index, buffer) in chain.iter().enumerate() {
-            let at = DESC_BYTES * usize::from(self.avail_next.slot);
+            let slot = self.avail_next.slot;
             let more = if index + 1 < chain.len() { DESC_NEXT } else { 0 };
             let lap = if self.avail_next.wrap { AVAIL } else { USED };
             let word = u64::from(buffer.len)
                 | u64::from(id) << 32
                 | u64::from(buffer.flags | more | lap) << 48;
-            self.desc.store_u64(at, buffer.addr, Relaxed);
+            self.desc.store_u64::<0>(slot, buffer.addr, Relaxed);
             if self.held.is_none() {
-                self.held = Some((at + 8, word));
+                self.held = Some((slot, word));
             } else {
-                self.desc.store_u64(at + 8, word, Relaxed);
+                self.desc.store_u64::<8>(slot, word, Relaxed);
             }
             self.avail_next.advance(1, self.size);
         }
@@ -251,8 +253,8 @@ impl DriverRing for PackedDriver {
 
     #[inline(always)]
     fn publish(&mut self) {
-        if let Some((at, word)) = self.held.take() {
-            self.desc.store_u64(at, word, Release);
+        if let Some((slot, word)) = self.held.take() {
+            self.desc.store_u64::<8>(slot, word, Release);
         }
     }
 

@@ -53,6 +53,15 @@ impl Pool {
         self.segments.get(first..first + count).unwrap_or(&[])
     }
 
+    /// Adds a chain of one segment; the caller saw that there is room.
+    #[inline(always)]
+    pub(super) fn push_plain(&mut self, segment: Segment) {
+        if let Some(slot) = self.segments.get_mut(self.used) {
+            *slot = segment;
+            self.used += 1;
+        }
+    }
+
     #[inline(always)]
     fn push(&mut self, segment: Segment) -> Result<(), RingFault> {
         let slot = self.segments.get_mut(self.used).ok_or(RingFault::TooManyBuffers)?;
@@ -77,6 +86,39 @@ pub(super) struct Chain {
     pub(super) readable: u32,
     /// Bytes of all its segments.
     pub(super) len: usize,
+}
+
+impl Chain {
+    /// A chain of one buffer, whose segment is the next in `pool`.
+    #[inline(always)]
+    pub(super) fn plain(plain: Plain, pool: &Pool) -> Self {
+        let Plain { id, segment } = plain;
+        Self { id, slots: 1, first: pool.len() as u32, count: 1, readable: 1, len: segment.len() }
+    }
+}
+
+/// A chain of one buffer in one segment, which nearly all are: taken without a walk.
+#[derive(Clone, Copy)]
+pub(super) struct Plain {
+    pub(super) id: u16,
+    pub(super) segment: Segment,
+}
+
+/// Looks at a descriptor as a chain of its own; `None` leaves everything that is not plain, faults
+/// too, to the walk.
+#[inline(always)]
+pub(super) fn plain<const DIR: Direction>(
+    translator: &Translator,
+    id: u16,
+    addr: u64,
+    len: u32,
+    flags: u16,
+) -> Option<Plain> {
+    let wanted = if DIR == WRITABLE { DESC_WRITE } else { 0 };
+    if flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) != wanted || len == 0 {
+        return None;
+    }
+    Some(Plain { id, segment: translator.whole_in_hot(addr, len)? })
 }
 
 /// A chain in the making.

@@ -167,6 +167,19 @@ impl<'a> Gather<'a> {
         (count <= out.len()).then_some(count)
     }
 
+    /// Copies the frame into one segment from `offset` on; what does not fit is left out.
+    #[inline(always)]
+    pub(crate) fn deliver_to(&self, to: Segment, offset: usize) {
+        let mut to = to.skip(offset);
+        self.pieces(0, self.len, |piece| {
+            let written = match piece {
+                Piece::Local(part) => to.write(0, part),
+                Piece::Guest(part) => to.write_from(0, part),
+            };
+            to = to.skip(written);
+        });
+    }
+
     /// Copies the frame to the front of `to`, a list of writable segments of which the first
     /// `skip` bytes are taken already. Returns the bytes copied.
     #[inline]

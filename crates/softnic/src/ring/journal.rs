@@ -11,7 +11,8 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::compiler_fence;
 
 use super::memory::{GuestMemory, MemoryError, Region, Window};
 use super::{MAX_BUFFERS, Position, RingFault, RingKind};
@@ -35,9 +36,11 @@ pub(super) struct UsedWord {
 
 /// What a journal says.
 pub(super) struct Record {
-    /// Used entries that may or may not be in the ring.
-    pub(super) pending: Vec<UsedWord>,
-    /// Position once they are.
+    /// First used entry of a batch that may or may not be in the ring.
+    pub(super) first: Option<UsedWord>,
+    /// Number of the batch's other used entries.
+    pub(super) noted: usize,
+    /// Position once they all are.
     pub(super) after: Position,
 }
 
@@ -64,17 +67,39 @@ impl Journal {
         Ok(Self { window })
     }
 
-    /// Notes a batch before it goes to the ring.
+    /// Notes used entry `index` of a batch, not counting its first.
+    #[inline(always)]
+    pub(super) fn note(&self, index: usize, used: UsedWord) {
+        self.put(index + 1, used);
+    }
+
+    /// Used entry `index` as noted.
+    #[inline(always)]
+    pub(super) fn noted(&self, index: usize) -> UsedWord {
+        self.get(index + 1)
+    }
+
+    /// States that a batch goes to the ring now: its first entry, and as many noted ones.
     #[inline]
-    pub(super) fn intend(&self, pending: &[UsedWord], after: Position) {
-        for (index, entry) in pending.iter().take(Self::ROOM).enumerate() {
-            let at = ENTRIES + ENTRY_BYTES * index;
-            self.window.store_u64(at, entry.word, Relaxed);
-            self.window.store_u64(at + 8, u64::from(entry.slot), Relaxed);
-        }
+    pub(super) fn intend(&self, first: UsedWord, noted: usize, after: Position) {
+        self.put(0, first);
         let base = u64::from(after.to_vring_base(RingKind::Packed));
         self.window.store_u64(AFTER, base, Relaxed);
-        self.set_state(pending.len() as u16, 0);
+        self.set_state(noted as u16 + 1, 0);
+    }
+
+    #[inline(always)]
+    fn put(&self, place: usize, used: UsedWord) {
+        let at = ENTRIES + ENTRY_BYTES * place;
+        self.window.store_u64(at, used.word, Relaxed);
+        self.window.store_u64(at + 8, u64::from(used.slot), Relaxed);
+    }
+
+    #[inline(always)]
+    fn get(&self, place: usize) -> UsedWord {
+        let at = ENTRIES + ENTRY_BYTES * place;
+        let word = self.window.load_u64(at, Relaxed);
+        UsedWord { slot: self.window.load_u64(at + 8, Relaxed) as u16, word }
     }
 
     /// Notes that everything before `at` is in the ring.
@@ -83,12 +108,13 @@ impl Journal {
         self.set_state(0, at.to_vring_base(RingKind::Packed));
     }
 
-    /// With Release: the entries before it, and a later batch's ring stores after the next one.
     #[inline(always)]
     fn set_state(&self, pending: u16, base: u32) {
         let state = STATE_VALID | u32::from(pending);
         self.window.store_u64(STATE, u64::from(state) << 32 | u64::from(base), Release);
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        // What a killed process leaves is decided by its own order of stores, so the compiler is
+        // the only one to hold back: the ring's stores come after this one.
+        compiler_fence(SeqCst);
     }
 
     /// `None` when nothing was ever written.
@@ -98,18 +124,13 @@ impl Journal {
         if state & 0xffff_0000 != STATE_VALID {
             return None;
         }
-        let count = (state as u16 as usize).min(Self::ROOM);
-        if count == 0 {
-            let after = position(base);
-            return Some(Record { pending: Vec::new(), after });
-        }
-        let entry = |index| {
-            let at = ENTRIES + ENTRY_BYTES * index;
-            let word = self.window.load_u64(at, Relaxed);
-            UsedWord { slot: self.window.load_u64(at + 8, Relaxed) as u16, word }
-        };
-        let after = position(self.window.load_u64(AFTER, Relaxed) as u32);
-        Some(Record { pending: (0..count).map(entry).collect(), after })
+        let count = usize::from(state as u16).min(Self::ROOM);
+        let base = if count == 0 { base } else { self.window.load_u64(AFTER, Relaxed) as u32 };
+        Some(Record {
+            first: (count > 0).then(|| self.get(0)),
+            noted: count.saturating_sub(1),
+            after: position(base),
+        })
     }
 }
 

@@ -289,6 +289,12 @@ impl Translator {
         &self.memory
     }
 
+    /// The range as one segment, if the region of the last hit holds it.
+    #[inline(always)]
+    pub(super) fn whole_in_hot(&self, addr: u64, len: u32) -> Option<Segment> {
+        self.hot.segment(addr, u64::from(len))
+    }
+
     /// The range as one segment, if one region holds it.
     #[inline(always)]
     pub(super) fn whole(&mut self, addr: u64, len: u32) -> Option<Segment> {
@@ -400,13 +406,58 @@ impl Segment {
     }
 }
 
-/// `memmove` between raw ranges.
+/// `memmove` between raw ranges; short ones, which most frames and all headers are, without a call.
 ///
 /// # Safety
 /// Both ranges are mapped for `count` bytes, `to` for writing. Either may be changed by a guest
 /// meanwhile: the bytes copied are then any mix, which is all that the caller may assume.
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
+    type Wide = [u8; 16];
+    type Word = [u8; 8];
+    // SAFETY: the caller's contract. Each arm copies the first and the last part of the range,
+    // which together cover it and overlap in the middle; everything is loaded before anything is
+    // stored, so ranges may overlap as well.
+    unsafe {
+        match count {
+            0..8 => copy_few(from, to, count),
+            8..=16 => {
+                let parts = [from.cast::<Word>(), from.add(count - 8).cast::<Word>()];
+                let [first, last] = parts.map(|part| part.read_unaligned());
+                to.cast::<Word>().write_unaligned(first);
+                to.add(count - 8).cast::<Word>().write_unaligned(last);
+            }
+            17..=32 => {
+                let parts = [from, from.add(count - 16)];
+                let [first, last] = parts.map(|part| part.cast::<Wide>().read_unaligned());
+                to.cast::<Wide>().write_unaligned(first);
+                to.add(count - 16).cast::<Wide>().write_unaligned(last);
+            }
+            33..=64 => {
+                type Half = [Wide; 2];
+                let parts = [from, from.add(count - 32)];
+                let [first, last] = parts.map(|part| part.cast::<Half>().read_unaligned());
+                to.cast::<Half>().write_unaligned(first);
+                to.add(count - 32).cast::<Half>().write_unaligned(last);
+            }
+            65..=128 => {
+                type Half = [Wide; 4];
+                let parts = [from, from.add(count - 64)];
+                let [first, last] = parts.map(|part| part.cast::<Half>().read_unaligned());
+                to.cast::<Half>().write_unaligned(first);
+                to.add(count - 64).cast::<Half>().write_unaligned(last);
+            }
+            _ => std::ptr::copy(from, to, count),
+        }
+    }
+}
+
+/// Fewer than eight bytes, one by one: tails of headers.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(never)]
+unsafe fn copy_few(from: *const u8, to: *mut u8, count: usize) {
     // SAFETY: the caller's contract.
     unsafe { std::ptr::copy(from, to, count) }
 }
@@ -496,9 +547,82 @@ impl Window {
     window_access!(load_u16, store_u16, u16, AtomicU16);
     window_access!(load_u32, store_u32, u32, AtomicU32);
     window_access!(load_u64, store_u64, u64, AtomicU64);
+}
+
+/// Part of a ring area that is an array: like a [`Window`] whose offsets are an index times `STRIDE`
+/// plus a constant, so that one comparison is all the check an access needs. An index beyond it
+/// reads as 0 and writes nothing, as with a window.
+pub(crate) struct Table<const STRIDE: usize> {
+    at: NonNull<u8>,
+    count: usize,
+    /// Keeps the mapping alive.
+    _memory: Arc<GuestMemory>,
+}
+
+// SAFETY: as for Window.
+unsafe impl<const STRIDE: usize> Send for Table<STRIDE> {}
+// SAFETY: as for Window.
+unsafe impl<const STRIDE: usize> Sync for Table<STRIDE> {}
+
+macro_rules! table_access {
+    ($load:ident, $store:ident, $int:ty, $atomic:ty) => {
+        #[inline(always)]
+        pub(crate) fn $load<const OFFSET: usize>(&self, index: u16, order: Ordering) -> $int {
+            self.field::<$atomic, OFFSET>(index)
+                .map_or(0, |field| <$int>::from_le(field.load(order)))
+        }
+
+        #[inline(always)]
+        pub(crate) fn $store<const OFFSET: usize>(&self, index: u16, value: $int, order: Ordering) {
+            if let Some(field) = self.field::<$atomic, OFFSET>(index) {
+                field.store(value.to_le(), order);
+            }
+        }
+    };
+}
+
+impl<const STRIDE: usize> Table<STRIDE> {
+    /// The `count` entries from `addr` on, which must lie in one region and be aligned to `align`
+    /// bytes, in guest addresses and where they are mapped.
+    pub(crate) fn new(
+        memory: &Arc<GuestMemory>,
+        addr: u64,
+        count: u16,
+        align: usize,
+    ) -> Result<Self, RingFault> {
+        let count = usize::from(count);
+        let segment = memory.segment(addr, STRIDE * count)?;
+        // What `field` counts on, whatever the caller asks for.
+        let align = align.max(if STRIDE.is_multiple_of(16) { 16 } else { STRIDE.min(4) });
+        if !addr.is_multiple_of(align as u64) || !segment.at.addr().get().is_multiple_of(align) {
+            return Err(RingFault::Misaligned { addr, align: align as u64 });
+        }
+        Ok(Self { at: segment.at, count, _memory: Arc::clone(memory) })
+    }
 
     #[inline(always)]
-    pub(crate) fn prefetch_read(&self, offset: usize) {
-        prefetch::<false>(self.at.as_ptr().wrapping_add(offset));
+    fn field<Atomic, const OFFSET: usize>(&self, index: u16) -> Option<&Atomic> {
+        const {
+            let align = align_of::<Atomic>();
+            assert!(OFFSET + size_of::<Atomic>() <= STRIDE, "field inside its entry");
+            assert!(STRIDE.is_multiple_of(align) && OFFSET.is_multiple_of(align), "field aligned");
+            assert!(align <= 4 || STRIDE.is_multiple_of(16), "start aligned, as new() sees to");
+        }
+        if usize::from(index) >= self.count {
+            return None;
+        }
+        // SAFETY: inside the mapping by the check above and the first assertion; aligned by the
+        // alignment that `new` demands and the other two. Integer atomics are valid for any bytes
+        // and may be shared with whoever else writes them.
+        Some(unsafe { self.at.add(usize::from(index) * STRIDE + OFFSET).cast::<Atomic>().as_ref() })
+    }
+
+    table_access!(load_u16, store_u16, u16, AtomicU16);
+    table_access!(load_u32, store_u32, u32, AtomicU32);
+    table_access!(load_u64, store_u64, u64, AtomicU64);
+
+    #[inline(always)]
+    pub(crate) fn prefetch_read(&self, index: u16) {
+        prefetch::<false>(self.at.as_ptr().wrapping_add(usize::from(index) * STRIDE));
     }
 }

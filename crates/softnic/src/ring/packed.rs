@@ -1,17 +1,17 @@
 //! Packed virtqueues (2.8), device side.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use super::chain::{
-    Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Direction, Pool, READABLE, Walk,
-    passes_event, table_entry,
+    Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Direction, Plain, Pool, READABLE,
+    Walk, passes_event, plain, table_entry,
 };
 use super::journal::{Journal, UsedWord};
-use super::memory::{GuestMemory, Translator, Window};
+use super::memory::{GuestMemory, Table, Translator, Window};
 use super::queue::Ring;
-use super::{BATCH, MAX_RING_SIZE, Position, RingFault, RingSpec};
+use super::{BATCH, MAX_BUFFERS, MAX_RING_SIZE, Position, RingFault, RingSpec};
 
 const DESC_AVAIL: u16 = 1 << 7;
 const DESC_USED: u16 = 1 << 15;
@@ -56,7 +56,7 @@ impl Place {
 }
 
 pub(super) struct PackedRing {
-    desc: Window,
+    desc: Table<DESC_BYTES>,
     driver_event: Window,
     device_event: Window,
     translator: Translator,
@@ -66,8 +66,10 @@ pub(super) struct PackedRing {
     in_order: bool,
     next: Place,
     used_next: Place,
-    /// Used entries not yet in the ring.
-    pending: Vec<UsedWord>,
+    /// First used entry of the batch in the making, which is stored last.
+    first: Option<UsedWord>,
+    /// With a journal: used entries after the first that are in it but not in the ring.
+    noted: usize,
     journal: Option<Journal>,
     /// `used_next` at the last decision about an interrupt, if there was one.
     signalled: Option<Place>,
@@ -117,7 +119,7 @@ impl PackedRing {
             return Err(RingFault::BadSize { size });
         }
         let ring = Self {
-            desc: Window::new(&memory, spec.desc, DESC_BYTES * usize::from(size), DESC_BYTES)?,
+            desc: Table::new(&memory, spec.desc, size, DESC_BYTES)?,
             driver_event: Window::new(&memory, spec.avail, EVENT_BYTES, 4)?,
             device_event: Window::new(&memory, spec.used, EVENT_BYTES, 4)?,
             translator: Translator::new(memory),
@@ -127,7 +129,8 @@ impl PackedRing {
             in_order: spec.in_order,
             next: Place::new(at.next, at.wrap, size)?,
             used_next: Place::new(at.used_next, at.used_wrap, size)?,
-            pending: Vec::with_capacity(Journal::ROOM),
+            first: None,
+            noted: 0,
             journal,
             signalled: None,
         };
@@ -149,14 +152,15 @@ impl PackedRing {
         let mut ring = Self::new(memory, spec, Position::START, None)?;
         let touched = (0..spec.size).any(|slot| ring.word(slot, Relaxed).flags() & DESC_USED != 0);
         if let Some(record) = record.filter(|_| touched) {
-            if let Some(first) = record.pending.first() {
-                let wrap = (first.word >> 63) & 1 == 1;
+            if let Some(first) = record.first {
                 if first.slot >= spec.size {
                     return Err(RingFault::IndexOutOfRange { index: first.slot, size: spec.size });
                 }
+                // Its lap's wrap counter is the used flag that it sets.
+                let wrap = Word(first.word).flags() & DESC_USED != 0;
                 if ring.word(first.slot, Acquire).is_available(wrap) {
-                    ring.pending.extend_from_slice(&record.pending);
-                    ring.write_pending();
+                    ring.store_noted(&journal, record.noted);
+                    ring.store(first, Release);
                 }
             }
             let at = record.after;
@@ -169,32 +173,50 @@ impl PackedRing {
     }
 
     #[inline(always)]
-    fn word(&self, slot: u16, order: std::sync::atomic::Ordering) -> Word {
-        Word(self.desc.load_u64(DESC_BYTES * usize::from(slot) + 8, order))
+    fn word(&self, slot: u16, order: Ordering) -> Word {
+        Word(self.desc.load_u64::<8>(slot, order))
     }
 
     #[inline(always)]
-    fn addr(&self, slot: u16) -> u64 {
-        self.desc.load_u64(DESC_BYTES * usize::from(slot), Relaxed)
+    fn store(&self, used: UsedWord, order: Ordering) {
+        self.desc.store_u64::<8>(used.slot, used.word, order);
     }
 
-    /// Stores the pending used entries so that the driver sees all of them or none: it looks at
-    /// the first of them next, and that one is stored last.
-    #[inline(always)]
-    fn write_pending(&mut self) {
-        let Some((first, rest)) = self.pending.split_first() else { return };
-        for UsedWord { slot, word } in rest {
-            self.desc.store_u64(DESC_BYTES * usize::from(*slot) + 8, *word, Relaxed);
+    /// Stores used entries that are in the journal, all but the batch's first.
+    fn store_noted(&self, journal: &Journal, count: usize) {
+        for index in 0..count {
+            self.store(journal.noted(index), Relaxed);
         }
-        self.desc.store_u64(DESC_BYTES * usize::from(first.slot) + 8, first.word, Release);
-        self.pending.clear();
     }
 
+    /// Notes a used entry. The driver looks for the first of a batch and sees none before that one
+    /// is stored; without a journal the others can go to the ring at once.
     #[inline(always)]
     fn push_used(&mut self, id: u16, slots: u16, len: u32) {
         let Place { slot, wrap } = self.used_next;
-        self.pending.push(UsedWord { slot, word: Word::used(id, len, wrap) });
+        let used = UsedWord { slot, word: Word::used(id, len, wrap) };
         self.used_next.advance(slots, self.size);
+        if self.first.is_none() {
+            self.first = Some(used);
+        } else if let Some(journal) = &self.journal {
+            journal.note(self.noted, used);
+            self.noted += 1;
+        } else {
+            self.store(used, Relaxed);
+        }
+    }
+
+    /// The chain at `next` if it is available and plain.
+    #[inline(always)]
+    fn plain<const DIR: Direction>(&self) -> Option<Plain> {
+        let Place { slot, wrap } = self.next;
+        let word = self.word(slot, Acquire);
+        if !word.is_available(wrap) {
+            return None;
+        }
+        self.desc.prefetch_read(slot.wrapping_add(4));
+        let addr = self.desc.load_u64::<0>(slot, Relaxed);
+        plain::<DIR>(&self.translator, word.id(), addr, word.len(), word.flags())
     }
 
     /// Walks the indirect table of a packed ring: entries in a row, no next (2.8.7).
@@ -238,12 +260,19 @@ impl Ring for PackedRing {
             if !pool.has_room() {
                 break;
             }
-            match self.take::<READABLE>(pool) {
-                Ok(Some(found)) => *chain = found,
-                Ok(None) => break,
-                // Those before it are good; the fault is found again, alone, by the next pop.
-                Err(_) if done > 0 => break,
-                Err(fault) => return Err(fault),
+            if let Some(plain) = self.plain::<READABLE>() {
+                plain.segment.prefetch_read();
+                *chain = Chain::plain(plain, pool);
+                pool.push_plain(plain.segment);
+                self.next.advance(1, self.size);
+            } else {
+                match self.take::<READABLE>(pool) {
+                    Ok(Some(found)) => *chain = found,
+                    Ok(None) => break,
+                    // Those before it are good; the next pop finds the fault again, alone.
+                    Err(_) if done > 0 => break,
+                    Err(fault) => return Err(fault),
+                }
             }
             done += 1;
         }
@@ -251,6 +280,16 @@ impl Ring for PackedRing {
     }
 
     #[inline(always)]
+    fn take_plain<const DIR: Direction>(&mut self, need: usize) -> Option<Plain> {
+        let plain = self.plain::<DIR>()?;
+        if plain.segment.len() < need {
+            return None;
+        }
+        self.next.advance(1, self.size);
+        Some(plain)
+    }
+
+    #[inline(never)]
     fn take<const DIR: Direction>(&mut self, pool: &mut Pool) -> Result<Option<Chain>, RingFault> {
         let mut at = self.next;
         let mut word = self.word(at.slot, Acquire);
@@ -258,8 +297,7 @@ impl Ring for PackedRing {
             return Ok(None);
         }
         let size = self.size;
-        self.desc.prefetch_read(DESC_BYTES * usize::from(at.slot) + 64);
-        let mut addr = self.addr(at.slot);
+        let mut addr = self.desc.load_u64::<0>(at.slot, Relaxed);
         let mut slots = 1;
         // The walk borrows the translator only; the ring's windows stay readable beside it.
         let Self { desc, translator, .. } = self;
@@ -271,9 +309,8 @@ impl Ring for PackedRing {
             }
             slots += 1;
             at.advance(1, size);
-            let offset = DESC_BYTES * usize::from(at.slot);
-            word = Word(desc.load_u64(offset + 8, Relaxed));
-            addr = desc.load_u64(offset, Relaxed);
+            word = Word(desc.load_u64::<8>(at.slot, Relaxed));
+            addr = desc.load_u64::<0>(at.slot, Relaxed);
             if !word.is_available(at.wrap) {
                 return Err(RingFault::NotAvailable { index: at.slot });
             }
@@ -297,8 +334,8 @@ impl Ring for PackedRing {
     }
 
     #[inline(always)]
-    fn put_used(&mut self, chain: &Chain, len: u32) {
-        self.push_used(chain.id, chain.slots, len);
+    fn put_used(&mut self, id: u16, slots: u16, len: u32) {
+        self.push_used(id, slots, len);
     }
 
     #[inline]
@@ -306,7 +343,7 @@ impl Ring for PackedRing {
         let Some(last) = chains.last() else { return };
         if !self.in_order {
             for chain in chains {
-                self.put_used(chain, 0);
+                self.push_used(chain.id, chain.slots, 0);
             }
             return;
         }
@@ -317,18 +354,21 @@ impl Ring for PackedRing {
 
     #[inline(always)]
     fn publish(&mut self) {
+        let Some(first) = self.first.take() else { return };
         if let Some(journal) = &self.journal {
-            journal.intend(&self.pending, self.position());
+            journal.intend(first, self.noted, self.position());
+            self.store_noted(journal, self.noted);
         }
-        self.write_pending();
+        self.store(first, Release);
         if let Some(journal) = &self.journal {
             journal.commit(self.position());
         }
+        self.noted = 0;
     }
 
     #[inline(always)]
     fn must_publish(&self) -> bool {
-        self.pending.len() + super::MAX_BUFFERS > Journal::ROOM
+        self.noted + MAX_BUFFERS > Journal::ROOM
     }
 
     fn position(&self) -> Position {

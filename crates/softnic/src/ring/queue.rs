@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::chain::{Chain, Direction, MIXED, Pool, WRITABLE};
+use super::chain::{Chain, Direction, MIXED, Plain, Pool, WRITABLE};
 use super::gather::Gather;
 use super::journal::Journal;
 use super::memory::GuestMemory;
@@ -20,11 +20,15 @@ pub(super) trait Ring {
 
     /// Takes up to a batch of readable chains; fails only when the first one is faulty.
     fn pop(&mut self, pool: &mut Pool, chains: &mut [Chain; BATCH]) -> Result<usize, RingFault>;
-    /// Takes the next chain; on an error nothing is taken.
+    /// Takes the next chain if it is plain and of at least `need` bytes; the other cases, in which
+    /// nothing is taken, are for `take`.
+    fn take_plain<const DIR: Direction>(&mut self, need: usize) -> Option<Plain>;
+    /// Takes the next chain, whatever it is; on an error nothing is taken.
     fn take<const DIR: Direction>(&mut self, pool: &mut Pool) -> Result<Option<Chain>, RingFault>;
 
-    /// Gives a chain back with `len` bytes written to it; visible after `publish`.
-    fn put_used(&mut self, chain: &Chain, len: u32);
+    /// Gives the chain `id` of `slots` descriptors back with `len` bytes written to it; visible after
+    /// `publish`.
+    fn put_used(&mut self, id: u16, slots: u16, len: u32);
     /// Gives a batch of chains back that nothing was written to.
     fn put_all_used(&mut self, chains: &[Chain]);
     fn publish(&mut self);
@@ -321,7 +325,7 @@ impl Mixed<'_> {
 impl Drop for Mixed<'_> {
     fn drop(&mut self) {
         on_ring!(&mut self.queue.format, ring => {
-            ring.put_used(&self.chain, self.written as u32);
+            ring.put_used(self.chain.id, self.chain.slots, self.written as u32);
             ring.publish();
         });
     }
@@ -347,18 +351,15 @@ impl Fill<'_> {
         mergeable: bool,
         frame: &Gather<'_>,
     ) -> Result<(), FillError> {
-        let filling = self.queue.filling.get_or_insert_with(|| Filling {
-            pool: Pool::new(2 * MAX_BUFFERS),
-            chains: Box::new([Chain::default(); MAX_BUFFERS]),
-        });
-        on_ring!(&mut self.queue.format, ring => {
+        let Queue { format, filling, .. } = &mut *self.queue;
+        on_ring!(format, ring => {
             if ring.must_publish() {
                 ring.publish();
             }
-            let mark = ring.mark();
-            push_frame(ring, filling, net_header, mergeable, frame)
-                .inspect_err(|_| ring.rewind(mark))
-        })?;
+            if !push_plain(ring, net_header, frame) {
+                push_spread(ring, filling, net_header, mergeable, frame)?;
+            }
+        });
         self.unpublished = true;
         Ok(())
     }
@@ -382,19 +383,77 @@ impl Drop for Fill<'_> {
 const NET_HEADER: usize = 12;
 const NUM_BUFFERS: usize = 10;
 
+/// A copy of the net header with the number of buffers in it, unless it is a legacy one; and its
+/// length.
 #[inline(always)]
-fn push_frame<R: Ring>(
+fn patched(net_header: &[u8], buffers: u16) -> ([u8; NET_HEADER], usize) {
+    let mut header = [0; NET_HEADER];
+    let len = net_header.len().min(NET_HEADER);
+    if let Some(whole) = net_header.first_chunk::<NET_HEADER>() {
+        header = *whole;
+        header[NUM_BUFFERS..].copy_from_slice(&buffers.to_le_bytes());
+    } else {
+        header[..len].copy_from_slice(&net_header[..len]);
+    }
+    (header, len)
+}
+
+/// The usual case: the next buffer is in one piece and takes the whole frame. False if it is not,
+/// or does not, or is not there.
+#[inline(always)]
+fn push_plain<R: Ring>(ring: &mut R, net_header: &[u8], frame: &Gather<'_>) -> bool {
+    let (header, skip) = patched(net_header, 1);
+    let need = skip + frame.len();
+    let Some(Plain { id, segment }) = ring.take_plain::<WRITABLE>(need) else { return false };
+    if skip == NET_HEADER {
+        segment.write(0, &header);
+    } else {
+        segment.write(0, &header[..skip]);
+    }
+    frame.deliver_to(segment, skip);
+    ring.put_used(id, 1, need as u32);
+    true
+}
+
+/// Any case: as many chains of as many segments as the frame takes.
+#[inline(never)]
+fn push_spread<R: Ring>(
     ring: &mut R,
-    filling: &mut Filling,
+    filling: &mut Option<Filling>,
     net_header: &[u8],
     mergeable: bool,
     frame: &Gather<'_>,
 ) -> Result<(), FillError> {
-    let Filling { pool, chains } = filling;
+    let Filling { pool, chains } = filling.get_or_insert_with(|| Filling {
+        pool: Pool::new(2 * MAX_BUFFERS),
+        chains: Box::new([Chain::default(); MAX_BUFFERS]),
+    });
+    let mark = ring.mark();
+    let need = net_header.len().min(NET_HEADER) + frame.len();
+    let count = collect(ring, pool, chains, need, mergeable).inspect_err(|_| ring.rewind(mark))?;
+    let segments = pool.range(0, pool.len());
+    let (header, skip) = patched(net_header, count as u16);
+    Gather::from_slice(&header[..skip]).deliver(segments, 0);
+    frame.deliver(segments, skip);
+    let mut left = need;
+    for chain in &chains[..count] {
+        let len = chain.len.min(left);
+        ring.put_used(chain.id, chain.slots, len as u32);
+        left -= len;
+    }
+    Ok(())
+}
+
+/// Takes chains until there is room for `need` bytes; returns how many.
+fn collect<R: Ring>(
+    ring: &mut R,
+    pool: &mut Pool,
+    chains: &mut [Chain; MAX_BUFFERS],
+    need: usize,
+    mergeable: bool,
+) -> Result<usize, FillError> {
     pool.clear();
-    let need = net_header.len() + frame.len();
-    let mut room = 0;
-    let mut count = 0;
+    let (mut room, mut count) = (0, 0);
     while room < need {
         if count == chains.len() || !pool.has_room() || (count > 0 && !mergeable) {
             return Err(FillError::BufferTooSmall);
@@ -404,22 +463,5 @@ fn push_frame<R: Ring>(
         room += chain.len;
         count += 1;
     }
-    let segments = pool.range(0, pool.len());
-    let skip = net_header.len();
-    if skip >= NET_HEADER {
-        let mut header = [0; NET_HEADER];
-        header.copy_from_slice(&net_header[..NET_HEADER]);
-        header[NUM_BUFFERS..].copy_from_slice(&(count as u16).to_le_bytes());
-        Gather::from_slice(&header).deliver(segments, 0);
-    } else {
-        Gather::from_slice(net_header).deliver(segments, 0);
-    }
-    frame.deliver(segments, skip);
-    let mut left = need;
-    for chain in &chains[..count] {
-        let len = chain.len.min(left);
-        ring.put_used(chain, len as u32);
-        left -= len;
-    }
-    Ok(())
+    Ok(count)
 }

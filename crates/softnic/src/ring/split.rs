@@ -5,25 +5,27 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use super::chain::{
-    Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, Direction, Pool, READABLE, Walk, passes_event,
-    table_entry,
+    Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, Direction, Plain, Pool, READABLE, Walk,
+    passes_event, plain, table_entry,
 };
-use super::memory::{GuestMemory, Translator, Window};
+use super::memory::{GuestMemory, Table, Translator, Window};
 use super::queue::Ring;
 use super::{BATCH, MAX_RING_SIZE, Position, RingFault, RingSpec};
 
 const FLAGS: usize = 0;
 const INDEX: usize = 2;
 const ENTRIES: usize = 4;
-const AVAIL_ENTRY_BYTES: usize = 2;
-const USED_ENTRY_BYTES: usize = 8;
+const AVAIL_ENTRY: usize = 2;
+const USED_ENTRY: usize = 8;
 const AVAIL_NO_INTERRUPT: u16 = 1;
 const USED_NO_NOTIFY: u16 = 1;
 
 pub(super) struct SplitRing {
-    desc: Window,
+    desc: Table<DESC_BYTES>,
     avail: Window,
+    avail_entries: Table<AVAIL_ENTRY>,
     used: Window,
+    used_entries: Table<USED_ENTRY>,
     translator: Translator,
     size: u16,
     indirect: bool,
@@ -51,12 +53,14 @@ impl SplitRing {
         }
         let count = usize::from(size);
         // Flags, index, and the event field at the end: 6 bytes beside the entries.
-        let avail_len = 6 + AVAIL_ENTRY_BYTES * count;
-        let used_len = 6 + USED_ENTRY_BYTES * count;
+        let avail_len = 6 + AVAIL_ENTRY * count;
+        let used_len = 6 + USED_ENTRY * count;
         Ok(Self {
-            desc: Window::new(&memory, spec.desc, DESC_BYTES * count, 16)?,
+            desc: Table::new(&memory, spec.desc, size, 16)?,
             avail: Window::new(&memory, spec.avail, avail_len, 2)?,
+            avail_entries: Table::new(&memory, spec.avail.wrapping_add(ENTRIES as u64), size, 2)?,
             used: Window::new(&memory, spec.used, used_len, 4)?,
+            used_entries: Table::new(&memory, spec.used.wrapping_add(ENTRIES as u64), size, 4)?,
             translator: Translator::new(memory),
             size,
             indirect: spec.indirect,
@@ -69,8 +73,9 @@ impl SplitRing {
         })
     }
 
-    fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
+    #[inline(always)]
+    fn slot(&self, index: u16) -> u16 {
+        index & (self.size - 1)
     }
 
     /// Entries the driver made available from `from` on. Reads the ring's index only when those
@@ -91,7 +96,14 @@ impl SplitRing {
 
     #[inline(always)]
     fn head(&self, index: u16) -> u16 {
-        self.avail.load_u16(ENTRIES + AVAIL_ENTRY_BYTES * self.slot(index), Relaxed)
+        self.avail_entries.load_u16::<0>(self.slot(index), Relaxed)
+    }
+
+    /// The chain at `head` if it is plain.
+    #[inline(always)]
+    fn plain<const DIR: Direction>(&self, head: u16) -> Option<Plain> {
+        let (addr, len, flags, _) = descriptor(&self.desc, self.size, head).ok()?;
+        plain::<DIR>(&self.translator, head, addr, len, flags)
     }
 
     fn walk<const DIR: Direction>(
@@ -129,13 +141,16 @@ impl SplitRing {
 
 /// Address, length, flags and next of a descriptor, each read once.
 #[inline(always)]
-fn descriptor(desc: &Window, size: u16, index: u16) -> Result<(u64, u32, u16, u16), RingFault> {
+fn descriptor(
+    desc: &Table<DESC_BYTES>,
+    size: u16,
+    index: u16,
+) -> Result<(u64, u32, u16, u16), RingFault> {
     if index >= size {
         return Err(RingFault::IndexOutOfRange { index, size });
     }
-    let at = DESC_BYTES * usize::from(index);
-    let rest = desc.load_u64(at + 8, Relaxed);
-    let addr = desc.load_u64(at, Relaxed);
+    let rest = desc.load_u64::<8>(index, Relaxed);
+    let addr = desc.load_u64::<0>(index, Relaxed);
     Ok((addr, rest as u32, (rest >> 32) as u16, (rest >> 48) as u16))
 }
 
@@ -184,18 +199,24 @@ impl Ring for SplitRing {
         let mut heads = [0; BATCH];
         for (ahead, head) in heads[..count].iter_mut().enumerate() {
             *head = self.head(self.next.wrapping_add(ahead as u16));
-            self.desc.prefetch_read(DESC_BYTES * self.slot(*head));
+            self.desc.prefetch_read(*head);
         }
         let mut done = 0;
         for (head, chain) in heads[..count].iter().zip(chains) {
             if !pool.has_room() {
                 break;
             }
-            match self.walk::<READABLE>(*head, pool) {
-                Ok(found) => *chain = found,
-                // Those before it are good; the fault is found again, alone, by the next pop.
-                Err(_) if done > 0 => break,
-                Err(fault) => return Err(fault),
+            if let Some(plain) = self.plain::<READABLE>(*head) {
+                plain.segment.prefetch_read();
+                *chain = Chain::plain(plain, pool);
+                pool.push_plain(plain.segment);
+            } else {
+                match self.walk::<READABLE>(*head, pool) {
+                    Ok(found) => *chain = found,
+                    // Those before it are good; the next pop finds the fault again, alone.
+                    Err(_) if done > 0 => break,
+                    Err(fault) => return Err(fault),
+                }
             }
             done += 1;
         }
@@ -204,6 +225,19 @@ impl Ring for SplitRing {
     }
 
     #[inline(always)]
+    fn take_plain<const DIR: Direction>(&mut self, need: usize) -> Option<Plain> {
+        if !matches!(self.available(self.next), Ok(1..)) {
+            return None;
+        }
+        let plain = self.plain::<DIR>(self.head(self.next))?;
+        if plain.segment.len() < need {
+            return None;
+        }
+        self.next = self.next.wrapping_add(1);
+        Some(plain)
+    }
+
+    #[inline(never)]
     fn take<const DIR: Direction>(&mut self, pool: &mut Pool) -> Result<Option<Chain>, RingFault> {
         if self.available(self.next)? == 0 {
             return Ok(None);
@@ -214,8 +248,8 @@ impl Ring for SplitRing {
     }
 
     #[inline(always)]
-    fn put_used(&mut self, chain: &Chain, len: u32) {
-        self.write_used(self.used_next, chain.id, len);
+    fn put_used(&mut self, id: u16, _slots: u16, len: u32) {
+        self.write_used(self.used_next, id, len);
         self.used_next = self.used_next.wrapping_add(1);
     }
 
@@ -224,7 +258,7 @@ impl Ring for SplitRing {
         let Some((last, rest)) = chains.split_last() else { return };
         if !self.in_order {
             for chain in chains {
-                self.put_used(chain, 0);
+                self.put_used(chain.id, chain.slots, 0);
             }
             return;
         }
@@ -235,7 +269,7 @@ impl Ring for SplitRing {
             self.write_used(self.used_next, last.id, 0);
             self.used_next = self.used_next.wrapping_add(rest.len() as u16);
         }
-        self.put_used(last, 0);
+        self.put_used(last.id, last.slots, 0);
     }
 
     #[inline(always)]
@@ -261,7 +295,7 @@ impl Ring for SplitRing {
         if !self.event_idx {
             return self.avail.load_u16(FLAGS, Relaxed) & AVAIL_NO_INTERRUPT == 0;
         }
-        let event = self.avail.load_u16(ENTRIES + AVAIL_ENTRY_BYTES * self.entries(), Relaxed);
+        let event = self.avail.load_u16(ENTRIES + AVAIL_ENTRY * self.entries(), Relaxed);
         old.is_none_or(|old| passes_event(event, self.used_next, old))
     }
 
@@ -297,13 +331,13 @@ impl SplitRing {
 
     #[inline(always)]
     fn write_used(&self, index: u16, id: u16, len: u32) {
-        let at = ENTRIES + USED_ENTRY_BYTES * self.slot(index);
-        self.used.store_u32(at, u32::from(id), Relaxed);
-        self.used.store_u32(at + 4, len, Relaxed);
+        let slot = self.slot(index);
+        self.used_entries.store_u32::<0>(slot, u32::from(id), Relaxed);
+        self.used_entries.store_u32::<4>(slot, len, Relaxed);
     }
 
     fn set_avail_event(&self, index: u16) {
-        self.used.store_u16(ENTRIES + USED_ENTRY_BYTES * self.entries(), index, Relaxed);
+        self.used.store_u16(ENTRIES + USED_ENTRY * self.entries(), index, Relaxed);
     }
 
     /// The used index as the ring has it: how far a device before this one got.
