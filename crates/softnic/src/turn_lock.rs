@@ -28,6 +28,15 @@ const YIELDS: u32 = 64;
 /// A sleep of a controller that waits longer than a batch takes.
 const NAP: Duration = Duration::from_micros(50);
 
+/// Who waits, and so how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Has other queues to serve: never sleeps.
+    Worker,
+    /// Has time.
+    Controller,
+}
+
 /// A value of which one thread at a time has the use; see the module's description for who has
 /// priority.
 pub(crate) struct TurnLock<T> {
@@ -73,7 +82,7 @@ impl<T> TurnLock<T> {
                 return guard;
             }
             turns += 1;
-            if turns <= SPINS { sync::spin() } else { sync::yield_now() }
+            sync::wait(turns, Patience::Worker);
         }
     }
 
@@ -96,11 +105,7 @@ impl<T> TurnLock<T> {
                 continue;
             }
             turns += 1;
-            match turns {
-                0..=SPINS => sync::spin(),
-                turns if turns <= SPINS + YIELDS => sync::yield_now(),
-                _ => sync::nap(),
-            }
+            sync::wait(turns, Patience::Controller);
             state = self.state.load(Ordering::Relaxed);
         }
     }
@@ -159,25 +164,33 @@ mod sync {
     pub(super) use loom::{
         cell::UnsafeCell,
         sync::atomic::{AtomicU32, Ordering},
-        thread::yield_now,
     };
     #[cfg(not(loom))]
-    pub(super) use std::{
-        sync::atomic::{AtomicU32, Ordering},
-        thread::yield_now,
-    };
+    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// Under loom every way to wait is a turn given to the other threads.
+    use super::Patience;
+
+    /// Let time pass before the lock is looked at again for the `turns`-th time.
+    #[cfg(not(loom))]
+    pub(super) fn wait(turns: u32, patience: Patience) {
+        use super::{NAP, SPINS, YIELDS};
+        if turns <= SPINS {
+            std::hint::spin_loop();
+        } else if turns <= SPINS + YIELDS || patience == Patience::Worker {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Under loom to wait is to let the others run. After a few turns more of the same shows
+    /// nothing new, and there would be no end of it.
     #[cfg(loom)]
-    pub(super) use loom::thread::yield_now as spin;
-    #[cfg(not(loom))]
-    pub(super) use std::hint::spin_loop as spin;
-
-    pub(super) fn nap() {
-        #[cfg(loom)]
-        yield_now();
-        #[cfg(not(loom))]
-        std::thread::sleep(super::NAP);
+    pub(super) fn wait(turns: u32, _: Patience) {
+        if turns > 2 {
+            loom::skip_branch();
+        }
+        loom::thread::yield_now();
     }
 
     /// `std`'s cell with the access methods of loom's.
@@ -208,7 +221,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::TurnLock;
 
@@ -254,50 +267,45 @@ mod tests {
         });
     }
 
+    /// One worker's life; answers with the turns it got.
+    fn hammer(lock: &TurnLock<(u64, u64)>, stop: &AtomicBool, waits: bool) -> u64 {
+        let mut done = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let guard = if waits { Some(lock.spin_lock()) } else { lock.try_lock() };
+            if let Some(mut guard) = guard {
+                guard.0 += 1;
+                std::hint::black_box(&mut guard.0);
+                guard.1 += 1;
+                done += 1;
+            }
+        }
+        done
+    }
+
     #[test]
     fn a_controller_gets_in_while_two_workers_never_stop_asking() {
-        const TURNS: u32 = 200;
+        const TURNS: usize = 200;
         let lock = TurnLock::new((0u64, 0u64));
         let stop = AtomicBool::new(false);
-        let (answer, waited) = mpsc::channel();
+        let (lock, stop) = (&lock, &stop);
+        let (answer, answers) = mpsc::channel();
         thread::scope(|scope| {
-            let work = |lock: &TurnLock<(u64, u64)>, wait: bool| {
-                let mut done = 0u64;
-                while !stop.load(Ordering::Relaxed) {
-                    let guard = if wait { Some(lock.spin_lock()) } else { lock.try_lock() };
-                    if let Some(mut guard) = guard {
-                        guard.0 += 1;
-                        std::hint::black_box(&mut guard.1);
-                        guard.1 += 1;
-                        done += 1;
-                    }
-                }
-                done
-            };
-            let workers = [false, true].map(|wait| {
-                scope.spawn({
-                    let (work, lock) = (&work, &lock);
-                    move || work(lock, wait)
-                })
-            });
-            scope.spawn({
-                let lock = &lock;
-                move || {
-                    for _ in 0..TURNS {
-                        let start = Instant::now();
-                        let guard = lock.lock();
-                        assert_eq!(guard.0, guard.1, "saw a batch half done");
-                        drop(guard);
-                        answer.send(start.elapsed()).expect("listener");
-                    }
+            let workers = [false, true].map(|waits| scope.spawn(move || hammer(lock, stop, waits)));
+            scope.spawn(move || {
+                for _ in 0..TURNS {
+                    let guard = lock.lock();
+                    let whole = guard.0 == guard.1;
+                    drop(guard);
+                    answer.send(whole).expect("listener");
                 }
             });
             // A starved controller shows as a time-out here, not as a test that hangs.
-            let all = (0..TURNS).map(|_| waited.recv_timeout(Duration::from_secs(10)));
-            let arrived = all.take_while(Result::is_ok).count();
+            let turns: Vec<_> = (0..TURNS)
+                .map_while(|_| answers.recv_timeout(Duration::from_secs(10)).ok())
+                .collect();
             stop.store(true, Ordering::Relaxed);
-            let done: u64 = workers.map(|w| w.join().expect("worker")).iter().sum();
-            assert_eq!(arrived, TURNS as usize);
+            let done: u64 = workers.map(|worker| worker.join().expect("worker")).iter().sum();
+            assert_eq!(turns, vec![true; TURNS], "starved, or saw a batch half done");
             assert_eq!(lock.lock().0, done, "a turn was lost");
         });
     }
@@ -313,7 +321,7 @@ mod loom {
     /// A lock around two halves that only a broken lock lets differ.
     fn model(threads: &'static [fn(&TurnLock<(u32, u32)>)]) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
+        builder.preemption_bound = Some(2);
         builder.check(move || {
             let lock = Arc::new(TurnLock::new((0, 0)));
             let running: Vec<_> = threads
@@ -334,7 +342,6 @@ mod loom {
     fn turn(value: &mut (u32, u32)) {
         assert_eq!(value.0, value.1);
         value.0 += 1;
-        thread::yield_now();
         value.1 += 1;
     }
 

@@ -24,9 +24,19 @@ const _: () = assert!(HEADROOM + MAX_SUPER_FRAME < STRIDE);
 /// Where a frame's pieces are in [`Pieces`]; the first is its header's.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Span {
-    pub(super) first: usize,
-    pub(super) count: usize,
+    pub(super) first: u16,
+    pub(super) count: u16,
 }
+
+impl Span {
+    pub(super) fn range(self) -> std::ops::Range<usize> {
+        let first = usize::from(self.first);
+        first..first + usize::from(self.count)
+    }
+}
+
+/// Most pieces one message may have (`UIO_MAXIOV`), so most that a batch can be listed in at once.
+pub(super) const MAX_PIECES: usize = 1024;
 
 /// What a queue keeps for its send batches.
 pub(super) struct Stage {
@@ -36,8 +46,13 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new() -> Self {
-        Self { headers: [[0; 12]; BATCH], spans: [Span::default(); BATCH], pieces: Pieces::new() }
+    /// With room for so many pieces of frames.
+    pub(super) fn new(pieces: usize) -> Self {
+        Self {
+            headers: [[0; 12]; BATCH],
+            spans: [Span::default(); BATCH],
+            pieces: Pieces::new(pieces),
+        }
     }
 }
 
@@ -153,7 +168,7 @@ impl<'q, 'f> SendBatch<'q, 'f> {
         let Some(pieces) = stage.pieces.free(self.used).get_mut(1..) else { return false };
         let Some(count) = frame.io_slices(pieces) else { return false };
         stage.headers[self.len] = *header;
-        stage.spans[self.len] = Span { first: self.used, count: count + 1 };
+        stage.spans[self.len] = Span { first: self.used as u16, count: count as u16 + 1 };
         self.used += count + 1;
         true
     }
@@ -395,6 +410,10 @@ fn move_header(header: &mut NetHeader) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::Arc;
+
+    use super::super::{Link, LinkStatus, Slot};
     use super::*;
 
     #[test]
@@ -414,6 +433,89 @@ mod tests {
         let mut tcp = [1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0];
         move_header(&mut tcp);
         assert_eq!(tcp, [1, 1, 58, 0, 0xb4, 5, 38, 0, 16, 0, 0, 0]);
+    }
+
+    /// A queue whose kernel is a socket that the test reads.
+    fn queue_to_a_reader(pieces: usize) -> (UplinkQueue, UnixDatagram) {
+        let (near, far) = UnixDatagram::pair().expect("sockets");
+        let slot = Slot::new(near.into(), 12).expect("a slot");
+        let link = Link::default();
+        link.set(LinkStatus { carrier: true, mtu: None });
+        let kind = Kind::Packet;
+        let stage = Stage::new(pieces);
+        (UplinkQueue { slot: Some(Arc::new(slot)), kind, link, stage }, far)
+    }
+
+    fn read(reader: &UnixDatagram) -> Vec<u8> {
+        reader.set_nonblocking(true).expect("set");
+        let mut bytes = vec![0; 4096];
+        let len = reader.recv(&mut bytes).expect("a frame");
+        bytes.truncate(len);
+        bytes
+    }
+
+    #[test]
+    fn a_batch_in_more_pieces_than_there_is_room_for_is_sent_in_parts() {
+        let (mut queue, reader) = queue_to_a_reader(12);
+        let mut batch = queue.batch();
+        for number in 0..5 {
+            let bytes = Gather::from_slice(b"body").replace_head(b"rest", 0);
+            batch.push(&[number; 12], bytes.replace_head(b"head", 0)).expect("room");
+        }
+        // Four pieces each: three frames, then two.
+        assert_eq!(batch.send(), Sent { taken: 0b1_1111, calls: 2, ..Sent::default() });
+        for number in 0..5 {
+            assert_eq!(read(&reader), [&[number; 12][..], b"headrestbody"].concat());
+        }
+    }
+
+    #[test]
+    fn a_frame_in_more_pieces_than_any_message_may_have_is_refused_alone() {
+        let (mut queue, reader) = queue_to_a_reader(3);
+        let two = Gather::from_slice(b"body").replace_head(b"head", 0);
+        let mut batch = queue.batch();
+        for frame in [two, two.replace_head(b"more", 0), two] {
+            batch.push(&[1; 12], frame).expect("room");
+        }
+        let sent = batch.send();
+        assert_eq!((sent.taken, sent.refused), (0b101, 0b010));
+        for _ in 0..2 {
+            assert_eq!(read(&reader), [&[1; 12][..], b"headbody"].concat());
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_busy_and_the_next_batch_goes_on() {
+        let (mut queue, reader) = queue_to_a_reader(MAX_PIECES);
+        let frame = Gather::from_slice(b"frame");
+        let mut taken = 0;
+        let busy = loop {
+            let mut batch = queue.batch();
+            while batch.push(&[0; 12], frame).is_some() {}
+            let sent = batch.send();
+            assert_eq!(sent.taken ^ sent.busy, u32::MAX, "each is one or the other");
+            taken += sent.taken.count_ones();
+            if sent.busy != 0 {
+                break sent.busy;
+            }
+        };
+        assert_eq!(busy, u32::MAX << busy.trailing_zeros(), "in order");
+        for _ in 0..taken {
+            read(&reader);
+        }
+        let mut batch = queue.batch();
+        batch.push(&[0; 12], frame).expect("room");
+        assert_eq!(batch.send().taken, 1);
+    }
+
+    #[test]
+    fn a_batch_that_is_dropped_sends_nothing() {
+        let (mut queue, reader) = queue_to_a_reader(MAX_PIECES);
+        queue.batch().push(&[0; 12], Gather::from_slice(b"lost"));
+        let mut batch = queue.batch();
+        batch.push(&[2; 12], Gather::from_slice(b"sent"));
+        assert_eq!(batch.send().taken, 1);
+        assert_eq!(read(&reader), [&[2; 12][..], b"sent"].concat());
     }
 
     #[test]

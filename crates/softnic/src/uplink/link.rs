@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::event::epoll;
+use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, netdevice, netlink};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
@@ -92,13 +93,10 @@ impl Watch {
     /// Forget what made it readable.
     pub(super) fn drain(&self) {
         let mut message = [0u8; 64];
-        loop {
-            match rustix::io::read(&self.changes, &mut message) {
-                // ENOBUFS says that messages were lost, once.
-                Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::NOBUFS) => {}
-                Err(_) => break,
-            }
-        }
+        // ENOBUFS says that messages were lost, once.
+        while let Ok(_) | Err(Errno::INTR | Errno::NOBUFS) =
+            rustix::io::read(&self.changes, &mut message)
+        {}
         // Nothing to read is what it should say most of the time.
         let _ = rustix::io::read(&self.retry, &mut message);
     }
@@ -130,7 +128,7 @@ impl Interfaces {
     pub(super) fn index(&self, name: &InterfaceName) -> io::Result<Option<u32>> {
         match netdevice::name_to_index(&self.0, name.as_str()) {
             Ok(index) => Ok(Some(index)),
-            Err(rustix::io::Errno::NODEV) => Ok(None),
+            Err(Errno::NODEV) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

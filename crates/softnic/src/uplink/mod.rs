@@ -28,7 +28,7 @@ pub use batch::{NetHeader, ReceiveBatch, SendBatch, Sent};
 pub use config::{InterfaceName, InterfaceNameError, UplinkConfig};
 pub use link::{Link, LinkStatus};
 
-use batch::Stage;
+use batch::{MAX_PIECES, Stage};
 use link::{Interfaces, Watch};
 
 /// Most queues one uplink can have (packet(7), `PACKET_FANOUT`; `MAX_TAP_QUEUES`).
@@ -229,7 +229,7 @@ impl Uplink {
             slot: interface.as_ref().map(|interface| Arc::clone(&interface.slots[queue])),
             kind: interface.as_ref().map_or(Kind::Packet, |interface| interface.kind),
             link: link.clone(),
-            stage: Stage::new(),
+            stage: Stage::new(MAX_PIECES),
         });
         let ends = ends.collect();
         let mut uplink = Self { config: config.clone(), link, interface };

@@ -74,11 +74,11 @@ fn socket() -> io::Result<(OwnedFd, usize)> {
         None,
     )?;
     let fd = socket.as_fd();
-    let mut header_len = size_of::<NetHeader>();
-    if sys::set_packet_option(fd, libc::PACKET_VNET_HDR_SZ, header_len as i32).is_err() {
+    let whole = sys::set_packet_option(fd, libc::PACKET_VNET_HDR_SZ, size_of::<NetHeader>() as u32);
+    if whole.is_err() {
         sys::set_packet_option(fd, libc::PACKET_VNET_HDR, 1)?;
-        header_len = SHORT_HEADER;
     }
+    let header_len = if whole.is_ok() { size_of::<NetHeader>() } else { SHORT_HEADER };
     sys::set_packet_option(fd, libc::PACKET_AUXDATA, 1)?;
     // What we send is not to come back. The option keeps the kernel from making a copy of each
     // frame for us; for sockets in a fanout group it has no effect, and the group's own flag is
@@ -112,10 +112,10 @@ fn attach(sockets: &[OwnedFd], index: u32) -> io::Result<()> {
             Some(number) => (number, 0),
         };
         let value = number | ((mode | unique) << 16);
-        sys::set_packet_option(fd, libc::PACKET_FANOUT, value.cast_signed())?;
+        sys::set_packet_option(fd, libc::PACKET_FANOUT, value)?;
         if group.is_none() {
             let joined = sys::packet_option(fd, libc::PACKET_FANOUT)?;
-            group = Some(joined.cast_unsigned() & 0xffff);
+            group = Some(joined & 0xffff);
         }
     }
     Ok(())

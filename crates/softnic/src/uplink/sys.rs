@@ -13,8 +13,9 @@ use crate::ring::BATCH;
 /// Kernel constants that the `libc` crate lacks on some targets (`linux/if_packet.h`).
 const SKF_AD_PKTTYPE: u32 = 0xffff_f000 + 4;
 
-fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+/// A call's result, a count or 0, unless it is negative.
+fn check(result: c_int) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
 /// `setsockopt` with an option that is plain data.
@@ -33,14 +34,14 @@ fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T)
 }
 
 /// Set an integer option of a packet socket (packet(7)).
-pub(super) fn set_packet_option(fd: BorrowedFd<'_>, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set_packet_option(fd: BorrowedFd<'_>, name: c_int, value: u32) -> io::Result<()> {
     set_option(fd, libc::SOL_PACKET, name, &value)
 }
 
 /// Read an integer option of a packet socket (packet(7)).
-pub(super) fn packet_option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
-    let mut value: c_int = 0;
-    let mut len = size_of::<c_int>() as libc::socklen_t;
+pub(super) fn packet_option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<u32> {
+    let mut value = 0u32;
+    let mut len = size_of::<u32>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `value`, which has that size.
     check(unsafe {
         libc::getsockopt(
@@ -75,7 +76,7 @@ fn packet_address(index: u32) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: index as c_int,
+        sll_ifindex: index.cast_signed(),
         sll_hatype: 0,
         sll_pkttype: 0,
         sll_halen: 0,
@@ -109,7 +110,7 @@ pub(super) fn packet_binding(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
 /// Have the interface receive all frames as long as the socket lives.
 pub(super) fn join_promiscuous(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let request = libc::packet_mreq {
-        mr_ifindex: index as c_int,
+        mr_ifindex: index.cast_signed(),
         mr_type: libc::PACKET_MR_PROMISC as u16,
         mr_alen: 0,
         mr_address: [0; 8],
@@ -140,21 +141,18 @@ pub(super) struct Pieces(Box<[libc::iovec]>);
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Most pieces one message may have (`UIO_MAXIOV`), so most one batch can share.
-    const COUNT: usize = 1024;
-
-    pub(super) fn new() -> Self {
+    pub(super) fn new(count: usize) -> Self {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self(vec![empty; Self::COUNT].into_boxed_slice())
+        Self(vec![empty; count].into_boxed_slice())
     }
 
     /// Those from `used` on.
     pub(super) fn free(&mut self, used: usize) -> &mut [libc::iovec] {
-        &mut self.0[used.min(Self::COUNT)..]
+        self.0.get_mut(used..).unwrap_or_default()
     }
 
-    fn put_header(&mut self, at: usize, header: &NetHeader, len: usize) {
-        self.0[at] = libc::iovec {
+    fn put_header(&mut self, span: &Span, header: &NetHeader, len: usize) {
+        self.0[usize::from(span.first)] = libc::iovec {
             iov_base: header.as_ptr().cast_mut().cast(),
             iov_len: len.min(header.len()),
         };
@@ -177,8 +175,8 @@ impl Pieces {
         let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
         let mut count = 0;
         for ((span, header), message) in spans.iter().zip(headers).zip(&mut messages) {
-            self.put_header(span.first, header, header_len);
-            let pieces = &mut self.0[span.first..span.first + span.count];
+            self.put_header(span, header, header_len);
+            let pieces = &mut self.0[span.range()];
             let mut fresh = empty_message();
             fresh.msg_hdr.msg_iov = pieces.as_mut_ptr();
             fresh.msg_hdr.msg_iovlen = pieces.len() as _;
@@ -195,7 +193,7 @@ impl Pieces {
                 libc::MSG_DONTWAIT as _,
             )
         })?;
-        Ok(sent as usize)
+        Ok(sent)
     }
 
     /// One `writev` of one frame.
@@ -208,12 +206,12 @@ impl Pieces {
         header: &NetHeader,
         span: &Span,
     ) -> io::Result<()> {
-        self.put_header(span.first, header, header.len());
-        let pieces = &self.0[span.first..span.first + span.count];
+        self.put_header(span, header, header.len());
+        let pieces = &self.0[span.range()];
         // SAFETY: pointer and count describe `pieces`; the header is borrowed for the call, and
         // the caller vouches for the rest.
         let written =
-            unsafe { libc::writev(fd.as_raw_fd(), pieces.as_ptr(), pieces.len() as c_int) };
+            unsafe { libc::writev(fd.as_raw_fd(), pieces.as_ptr(), c_int::from(span.count)) };
         if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
@@ -280,7 +278,7 @@ pub(super) fn receive_messages<'a>(
             libc::MSG_DONTWAIT as _,
             std::ptr::null_mut(),
         )
-    })? as usize;
+    })?;
     for (message, arrival) in messages.iter().zip(arrivals).take(received) {
         // SAFETY: `received` is at most `count`, and those are initialised.
         let message = unsafe { message.assume_init_ref() };
@@ -336,7 +334,7 @@ fn request_for(name: &InterfaceName) -> libc::ifreq {
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
     // The name is at most 15 bytes (`InterfaceName`), so the terminating zero stays.
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_str().bytes()) {
-        *to = from as libc::c_char;
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     request
 }
@@ -428,7 +426,7 @@ pub(super) fn tap_flags(fd: BorrowedFd<'_>) -> io::Result<c_int> {
 
 /// Give a TAP queue's frames a virtio-net header of this many bytes, little-endian.
 pub(super) fn set_tap_header(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
-    for (command, value) in [(libc::TUNSETVNETHDRSZ, len as c_int), (libc::TUNSETVNETLE, 1)] {
+    for (command, value) in [(libc::TUNSETVNETHDRSZ, len as u32), (libc::TUNSETVNETLE, 1)] {
         // SAFETY: both commands read an `int` through the pointer.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), command as _, &raw const value) })?;
     }
