@@ -91,9 +91,28 @@ impl ConfigError {
 
 /// Key names of the file, for the "did you mean" of a misspelt one.
 const KEYS: &[&str] = &[
-    "name", "vfs", "queue_pairs", "uplink", "cpus", "idle_spin_us", "run_dir", "vf", "mac", "vlan",
-    "spoofchk", "addresses", "trust", "link_state", "min_rate", "max_rate", "mtu", "id", "pcp",
-    "protocol", "kind", "interface",
+    "name",
+    "vfs",
+    "queue_pairs",
+    "uplink",
+    "cpus",
+    "idle_spin_us",
+    "run_dir",
+    "vf",
+    "mac",
+    "vlan",
+    "spoofchk",
+    "addresses",
+    "trust",
+    "link_state",
+    "min_rate",
+    "max_rate",
+    "mtu",
+    "id",
+    "pcp",
+    "protocol",
+    "kind",
+    "interface",
 ];
 
 impl Config {
@@ -151,7 +170,11 @@ impl Config {
                 return Err(ConfigError::value("cpus", cpu, "names this core twice"));
             }
             if cpu >= 1024 {
-                return Err(ConfigError::value("cpus", cpu, format!("this machine has {cores} cores")));
+                return Err(ConfigError::value(
+                    "cpus",
+                    cpu,
+                    format!("this machine has {cores} cores"),
+                ));
             }
         }
         if self.cpus.len() > MAX_QUEUE_PAIRS {
@@ -281,7 +304,9 @@ mod tests {
 
     #[test]
     fn a_named_vf_with_a_mac_is_checked_and_up() {
-        let config = parse("name = \"nic0\"\nvfs = 2\n[vf.1]\nmac = \"02:00:00:00:00:01\"\nvlan = { id = 7 }\n");
+        let config = parse(
+            "name = \"nic0\"\nvfs = 2\n[vf.1]\nmac = \"02:00:00:00:00:01\"\nvlan = { id = 7 }\n",
+        );
         let settings = config.and_then(|c| c.initial_settings()).expect("valid");
         assert!(settings[1].spoofchk);
         assert_eq!(settings[1].vlan.id.get(), 7);

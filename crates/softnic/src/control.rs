@@ -169,7 +169,8 @@ impl Client {
         for entry in entries {
             let entry = entry?;
             let socket = entry.path().join(SOCKET_NAME);
-            if let (Ok(name), true) = (entry.file_name().to_string_lossy().parse(), socket.exists()) {
+            if let (Ok(name), true) = (entry.file_name().to_string_lossy().parse(), socket.exists())
+            {
                 nics.push((name, socket));
             }
         }
@@ -222,7 +223,10 @@ fn exchange(socket: &Path, request: &Request) -> std::io::Result<String> {
 
 impl Hardware for Client {
     fn pfs(&self) -> Result<Vec<PfStatus>, HardwareError> {
-        self.nics.iter().map(|(name, _)| self.ask(&PfId::Soft(name.clone()), &Request::Pf)).collect()
+        self.nics
+            .iter()
+            .map(|(name, _)| self.ask(&PfId::Soft(name.clone()), &Request::Pf))
+            .collect()
     }
 
     fn vf(&self, pf: &PfId, vf: VfIndex) -> Result<VfStatus, HardwareError> {

@@ -54,7 +54,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Command> {
         (2, 1) => vlan().map(Command::VlanRemove),
         (3, 0) => Some(Command::AnnounceAck),
         (4, 0) => word().map(Command::QueuePairs),
-        (5, 0) => data.first_chunk::<8>().map(|set| Command::GuestOffloads(u64::from_le_bytes(*set))),
+        (5, 0) => {
+            data.first_chunk::<8>().map(|set| Command::GuestOffloads(u64::from_le_bytes(*set)))
+        }
         _ => None,
     }
 }
@@ -131,7 +133,9 @@ mod tests {
 
     #[test]
     fn a_short_or_unknown_command_is_refused() {
-        for bytes in [&[][..], &[0], &[0, 0], &[2, 0, 7], &[2, 0, 0xff, 0x0f], &[9, 9, 9], &[0, 2, 1]] {
+        for bytes in
+            [&[][..], &[0], &[0, 0], &[2, 0, 7], &[2, 0, 0xff, 0x0f], &[9, 9, 9], &[0, 2, 1]]
+        {
             assert_eq!(parse(bytes), None, "{bytes:?}");
         }
     }

@@ -84,13 +84,19 @@ fn read(path: &Path) -> std::io::Result<Vec<Entry>> {
     let unreadable = |reason: String| {
         std::io::Error::new(
             std::io::ErrorKind::InvalidData,
-            format!("{} {reason}; remove it to begin with the configuration file's settings", path.display()),
+            format!(
+                "{} {reason}; remove it to begin with the configuration file's settings",
+                path.display()
+            ),
         )
     };
-    let record: Record =
-        serde_json::from_slice(&text).map_err(|error| unreadable(format!("is damaged: {error}")))?;
+    let record: Record = serde_json::from_slice(&text)
+        .map_err(|error| unreadable(format!("is damaged: {error}")))?;
     if record.version != VERSION {
-        return Err(unreadable(format!("has schema {}, this program knows {VERSION}", record.version)));
+        return Err(unreadable(format!(
+            "has schema {}, this program knows {VERSION}",
+            record.version
+        )));
     }
     Ok(record.vfs)
 }
@@ -129,8 +135,7 @@ mod tests {
         current[0].rate.max = Mbps(7);
         current[1].rate.max = Mbps(8);
         journal.write(&current).expect("written");
-        let (_, again) =
-            Journal::open(path.clone(), vec![settings(9), settings(2)]).expect("read");
+        let (_, again) = Journal::open(path.clone(), vec![settings(9), settings(2)]).expect("read");
         assert_eq!(again, vec![settings(9), current[1].clone()]);
         std::fs::remove_file(path).expect("removed");
     }

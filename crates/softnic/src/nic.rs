@@ -31,8 +31,8 @@ use crate::journal::Journal;
 use crate::port::Port;
 use crate::resume::ResumeFile;
 use crate::switch::{
-    DuplicateMac, Learned, MAX_EXTRA_MACS, OffloadSet, PortSpec, SwitchTable, UplinkPolicy, VlanKey,
-    WorkerCounters,
+    DuplicateMac, Learned, MAX_EXTRA_MACS, OffloadSet, PortSpec, SwitchTable, UplinkPolicy,
+    VlanKey, WorkerCounters,
 };
 use crate::uplink::{LinkStatus, Uplink, UplinkError};
 use crate::vhost_user;
@@ -50,7 +50,9 @@ pub enum NicError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Another process has this NIC.
-    #[error("software NIC '{name}' already runs ({lock} is locked); end it first, or choose another name")]
+    #[error(
+        "software NIC '{name}' already runs ({lock} is locked); end it first, or choose another name"
+    )]
     Running {
         /// The NIC.
         name: String,
@@ -242,8 +244,8 @@ impl Nic {
     ) -> Result<(), NicError> {
         for vf in VfIndex::first(self.shared.config.vfs) {
             let path = self.shared.config.vf_socket(vf);
-            let listener = vhost_user::listen(&path)
-                .map_err(io(format!("listen on {}", path.display())))?;
+            let listener =
+                vhost_user::listen(&path).map_err(io(format!("listen on {}", path.display())))?;
             let shared = Arc::clone(&self.shared);
             self.spawn(format!("vf{vf}"), move || vhost_user::serve(&shared, vf.get(), &listener))?;
         }
@@ -258,7 +260,11 @@ impl Nic {
         self.spawn("housekeeping".to_owned(), move || shared.keep_house(uplink, &heard))
     }
 
-    fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), NicError> {
+    fn spawn(
+        &mut self,
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), NicError> {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(body)

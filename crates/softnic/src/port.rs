@@ -93,7 +93,12 @@ impl Port {
     }
 
     /// Put a ring in place, or take it away with `None`; answers with what was there.
-    pub(crate) fn swap(&self, pair: usize, side: Side, ring: Option<PortQueue>) -> Option<PortQueue> {
+    pub(crate) fn swap(
+        &self,
+        pair: usize,
+        side: Side,
+        ring: Option<PortQueue>,
+    ) -> Option<PortQueue> {
         let (locks, attached) = match side {
             Side::Rx => (&self.rx, &self.rx_attached),
             Side::Tx => (&self.tx, &self.tx_attached),

@@ -44,7 +44,8 @@ impl ResumeFile {
         let rings = vfs * RINGS_PER_VF;
         let keys_len = (WORD * (1 + rings)).next_multiple_of(JOURNAL_BYTES as usize);
         let length = keys_len as u64 + rings as u64 * JOURNAL_BYTES;
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         if file.metadata()?.len() != length {
             file.set_len(0)?;
             file.set_len(length)?;
@@ -106,7 +107,8 @@ impl ResumeSlot {
 
 /// Key of a ring: FNV-1a over what makes it this ring of this memory. Never zero.
 pub(crate) fn ring_key(memory: &[(u64, u64)], ring: &[u64]) -> u64 {
-    let words = memory.iter().flat_map(|&(device, inode)| [device, inode]).chain(ring.iter().copied());
+    let words =
+        memory.iter().flat_map(|&(device, inode)| [device, inode]).chain(ring.iter().copied());
     let hash = words.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

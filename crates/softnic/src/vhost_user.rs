@@ -15,13 +15,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
+use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
-    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures,
-    VhostUserSharedMsg, VhostUserShMemConfig, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
-    VhostUserVringState,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
-use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::{
     Backend, BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut,
     VhostUserFrontendReqHandler,
@@ -363,9 +362,12 @@ impl Session {
         let mut command = [0; MAX_COMMAND];
         loop {
             control.ring.queue.disable_kicks();
-            while control_queue::serve_one(&mut control.ring, &mut control.scratch, &mut command, |request| {
-                self.shared.guest_command(self.port, request)
-            })? {
+            while control_queue::serve_one(
+                &mut control.ring,
+                &mut control.scratch,
+                &mut command,
+                |request| self.shared.guest_command(self.port, request),
+            )? {
                 control.ring.notify();
             }
             if !control.ring.queue.enable_kicks() {
@@ -546,7 +548,8 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let call = fd.map(eventfd).transpose()?;
         let ring = self.ring_mut(index.into())?;
-        ring.call = call.as_ref().map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+        ring.call =
+            call.as_ref().map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?;
         if !ring.attached {
             return Ok(());
         }

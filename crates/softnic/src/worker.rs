@@ -23,8 +23,8 @@ use crate::nic::{News, Published, Shared};
 use crate::ring::{BATCH, Fill, FillError, Gather, PopScratch};
 use crate::switch::{
     EDITED_HEAD, Egress, FrameBytes, HEAD, Ingress, Meter, NetHeader, OffloadSet, PortTally, Route,
-    Segments, Source, SwitchTable, Work, WorkerCounters, finish_checksum, flow_hash,
-    judge_egress, judge_ingress, judge_uplink, judge_uplink_egress,
+    Segments, Source, SwitchTable, Work, WorkerCounters, finish_checksum, flow_hash, judge_egress,
+    judge_ingress, judge_uplink, judge_uplink_egress,
 };
 use crate::uplink::{ReceiveBatch, UplinkQueue};
 
@@ -79,7 +79,10 @@ impl Bells {
     fn wait(&self, timeout: Option<Duration>) {
         let timeout = if self.some_without { Some(WITHOUT_KICK) } else { timeout };
         let timeout = timeout.and_then(|timeout| rustix::time::Timespec::try_from(timeout).ok());
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 8];
         // An interrupted wait is a short one.
         let _ = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
     }
@@ -339,7 +342,11 @@ impl Worker {
                         .and_then(|ingress| {
                             let route = published.table.route(Source::Vf(port.index), &ingress);
                             if published.table.should_learn(port.index, &ingress) {
-                                shared.learn(News { vf: port.index, vlan: ingress.vlan(), mac: ingress.src });
+                                shared.learn(News {
+                                    vf: port.index,
+                                    vlan: ingress.vlan(),
+                                    mac: ingress.src,
+                                });
                             }
                             route.map(|route| (ingress, route))
                         });
@@ -391,8 +398,8 @@ impl Worker {
             let gather = Gather::from_slice(bytes);
             keep_head(batch, frame, &gather, 0);
             let len = bytes.len();
-            let verdict = judge_uplink(policy, batch.head(frame), len, &header, None)
-                .and_then(|ingress| {
+            let verdict =
+                judge_uplink(policy, batch.head(frame), len, &header, None).and_then(|ingress| {
                     let route = round.table.route(Source::Uplink, &ingress)?;
                     Ok((ingress, route))
                 });
@@ -419,7 +426,8 @@ impl Worker {
         for &(vf, pair) in &self.polled {
             let port = &self.shared.ports[vf];
             // A VF without credit would only wake us for nothing; the time-out is for it.
-            if self.meters[vf].as_ref().is_some_and(|meter| !meter.may_send()) || port.is_stopped() {
+            if self.meters[vf].as_ref().is_some_and(|meter| !meter.may_send()) || port.is_stopped()
+            {
                 continue;
             }
             match port.tx[pair].try_lock() {
@@ -490,7 +498,16 @@ fn deliver<'f>(
         let frames = batch.to_vf[vf];
         let pairs = if port.is_stopped() { 0 } else { port.rx_pairs() };
         if pairs <= 1 {
-            deliver_to(round, batch, header_len, &whole, vf, (pairs == 1).then_some(0), frames, &mut tally);
+            deliver_to(
+                round,
+                batch,
+                header_len,
+                &whole,
+                vf,
+                (pairs == 1).then_some(0),
+                frames,
+                &mut tally,
+            );
         } else {
             for pair in 0..pairs {
                 let share = bits(frames.into())
@@ -526,9 +543,12 @@ fn deliver_to<'f>(
         return;
     };
     let policy = round.table.port_at(vf);
-    let accepts = OffloadSet::accepted_by(ring.features & port.guest_offloads.load(Ordering::Relaxed));
-    let receiver =
-        Receiver { header_len: ring.header_len, mergeable: ring.features & features::MRG_RXBUF != 0 };
+    let accepts =
+        OffloadSet::accepted_by(ring.features & port.guest_offloads.load(Ordering::Relaxed));
+    let receiver = Receiver {
+        header_len: ring.header_len,
+        mergeable: ring.features & features::MRG_RXBUF != 0,
+    };
     let mut fill = ring.queue.fill();
     for frame in bits(frames.into()) {
         let len = batch.len[frame] as usize;
