@@ -42,11 +42,12 @@ use debian::{Package, remove_folder};
 use tree::Tree;
 
 /// Part of the hash: raise it when the builder puts other things into an image.
-const BUILDER: &str = "1";
+const BUILDER: &str = "2";
 
 /// Packages whose programs are in the guest.
 const PACKAGES: &[&str] = &[
     "busybox-static",
+    "dash",
     "ethtool",
     "ibverbs-providers",
     "ibverbs-utils",
@@ -62,6 +63,7 @@ const PACKAGES: &[&str] = &[
 const PROGRAMS: &[&str] = &[
     "arping",
     "bridge",
+    "dash",
     "ethtool",
     "ib_read_bw",
     "ib_read_lat",
@@ -297,10 +299,10 @@ impl Memo {
     }
 
     fn keep(&self, packages: &[Package]) {
-        let mut text = format!("{}\n", self.stamp);
-        for package in packages {
-            text += &format!("{} {} {}\n", package.name, package.version, package.sha256);
-        }
+        let lines = packages
+            .iter()
+            .map(|package| format!("{} {} {}\n", package.name, package.version, package.sha256));
+        let text: String = std::iter::once(format!("{}\n", self.stamp)).chain(lines).collect();
         let draft = self.path.with_extension(std::process::id().to_string());
         // It only saves time: without it apt is asked again.
         let _ = fs::create_dir_all(self.path.parent().unwrap_or(Path::new("/")))
@@ -315,7 +317,9 @@ fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part);
     }
-    hasher.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    let digest = hasher.finalize();
+    let short: [u8; 8] = std::array::from_fn(|at| digest[at]);
+    format!("{:016x}", u64::from_be_bytes(short))
 }
 
 /// Hash of all inputs.
@@ -474,7 +478,9 @@ fn add_programs(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// busybox, with a link for each of its commands that no program of its own has taken.
+/// busybox, with a link for each of its commands that no program of its own has taken. Its shell is
+/// left out: Debian's build prefers busybox's own commands to programs of the same name whatever
+/// PATH says (FEATURE_SH_STANDALONE), so that `ip` and `ping` would not be iproute2's and iputils'.
 fn add_busybox(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
     let path = "bin/busybox";
     let program = tree.locate(path).map_err(|error| ImageError::file(Path::new(path), error))?;
@@ -484,12 +490,13 @@ fn add_busybox(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
         .map_err(|error| ImageError::file(&program, error))?;
     for command in String::from_utf8_lossy(&output.stdout).lines() {
         let name = command.rsplit('/').next().unwrap_or(command);
-        if name != "busybox" && !PROGRAMS.contains(&name) {
+        if !["busybox", "sh", "ash"].contains(&name) && !PROGRAMS.contains(&name) {
             let folder = if command.contains("sbin/") { "sbin" } else { "bin" };
             archive.link(&format!("usr/{folder}/{name}"), "/usr/bin/busybox");
         }
     }
     archive.program("usr/bin/busybox", tree.read(path)?);
+    archive.link("usr/bin/sh", "dash");
     Ok(())
 }
 
