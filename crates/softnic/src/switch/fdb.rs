@@ -112,21 +112,22 @@ impl FdbBuilder {
     /// The finished table.
     pub fn build(self) -> Fdb {
         let capacity = (self.addresses.len() * 4).next_power_of_two().max(64);
-        let tables = (0..TRIES).map(|attempt| {
+        let lay_out = |attempt| {
             // Odd multipliers, the first of them 2^64 divided by the golden ratio.
             let multiplier = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(2 * attempt + 1);
-            lay_out(&self.addresses, capacity, multiplier)
-        });
-        let mut best = None;
-        for (slots, multiplier, probes) in tables {
-            if best.as_ref().is_none_or(|(_, _, fewest)| probes < *fewest) {
-                best = Some((slots, multiplier, probes));
-            }
+            let (slots, probes) = lay_out(&self.addresses, capacity, multiplier);
+            (slots, multiplier, probes)
+        };
+        let (mut slots, mut multiplier, mut probes) = lay_out(0);
+        for attempt in 1..TRIES {
             if probes <= MAX_PROBES {
                 break;
             }
+            let other = lay_out(attempt);
+            if other.2 < probes {
+                (slots, multiplier, probes) = other;
+            }
         }
-        let (slots, multiplier, _) = best.unwrap_or_else(|| lay_out(&self.addresses, capacity, 1));
         Fdb {
             shift: 64 - capacity.trailing_zeros(),
             slots,
@@ -147,7 +148,7 @@ fn lay_out(
     addresses: &BTreeMap<Key, (VfIndex, bool)>,
     capacity: usize,
     multiplier: u64,
-) -> (Box<[Slot]>, u64, usize) {
+) -> (Box<[Slot]>, usize) {
     let shift = 64 - capacity.trailing_zeros();
     let mut slots = vec![Slot { key: FREE, vf: 0, fixed: false }; capacity].into_boxed_slice();
     let mut worst = 0;
@@ -161,7 +162,7 @@ fn lay_out(
         slots[at] = Slot { key, vf: vf.get() as u8, fixed };
         worst = worst.max(probes);
     }
-    (slots, multiplier, worst)
+    (slots, worst)
 }
 
 /// The forwarding table. See the module for how it is made.
@@ -264,7 +265,7 @@ mod tests {
         ) {
             let mut builder = FdbBuilder::default();
             for index in 0..2_048 {
-                builder.add(vf(index % 64), Some(vlan(1)), base + u64::from(index) * step & (1 << 48) - 1);
+                builder.add(vf(index % 64), Some(vlan(1)), (base + u64::from(index) * step) & ((1 << 48) - 1));
             }
             let addresses = builder.addresses.clone();
             let fdb = builder.build();

@@ -13,6 +13,7 @@ pub(super) const IP6_A: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 pub(super) const IP6_B: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 
 /// A TCP or UDP packet from A to B.
+#[expect(clippy::struct_excessive_bools, reason = "each is one property of the packet")]
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) src_mac: [u8; 6],

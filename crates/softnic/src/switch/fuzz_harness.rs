@@ -269,7 +269,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
+        #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(4_000)))]
 
         #[test]
         fn no_bytes_make_the_switch_panic_or_leak(data in prop::collection::vec(any::<u8>(), 0..400)) {

@@ -277,7 +277,7 @@ mod tests {
             (true, true, true, Some(4095)),
             (true, true, false, None),
         ] {
-            let packet = Packet { v6, tcp, extension, tag, ..Packet::udp4(&[1, 2, 3]) };
+            let packet = Packet { v6, tcp, tag, extension, ..Packet::udp4(&[1, 2, 3]) };
             let bytes = packet.bytes();
             let head = Head::parse(&bytes).expect("long enough");
             assert_eq!(head.dst, MacAddr(MAC_B).to_u64());

@@ -7,7 +7,7 @@
 
 use lanekeeper_model::{DropReason, MAX_FRAME};
 
-use super::head::{Fragment, HEAD, Head, ICMPV6, IpHead, Layer3, TCP, UDP};
+use super::head::{ETHERNET, Fragment, HEAD, Head, ICMPV6, IpHead, Layer3, TCP, UDP};
 use super::net_header::NetHeader;
 use super::vlan::TAG_LEN;
 
@@ -184,6 +184,51 @@ impl PackedOffload {
         self.0 == 0
     }
 
+    /// The commonest request, judged without a full parse: finish the checksum of TCP or UDP right
+    /// behind an untagged IPv4 header without options or IPv6 header, unfragmented. `None` leaves
+    /// it to [`Offload::check`], which never contradicts; the caller checks the length.
+    #[inline]
+    pub(super) fn of_common_checksum(
+        header: &NetHeader,
+        bytes: &[u8],
+        ethertype: u16,
+        offered: OffloadSet,
+    ) -> Option<Self> {
+        if header.gso_type != NetHeader::GSO_NONE
+            || header.flags & NetHeader::NEEDS_CSUM == 0
+            || !offered.has(OffloadSet::CHECKSUM)
+        {
+            return None;
+        }
+        let (start, protocol) = match ethertype {
+            0x0800 => {
+                let ip: &[u8; 20] = bytes.get(ETHERNET..)?.first_chunk()?;
+                if ip[0] != 0x45 || u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0 {
+                    return None;
+                }
+                (ETHERNET as u8 + 20, ip[9])
+            }
+            0x86dd => {
+                let ip: &[u8; 40] = bytes.get(ETHERNET..)?.first_chunk()?;
+                if ip[0] >> 4 != 6 {
+                    return None;
+                }
+                (ETHERNET as u8 + 40, ip[6])
+            }
+            _ => return None,
+        };
+        let offset = match protocol {
+            TCP => 16,
+            UDP => 6,
+            _ => return None,
+        };
+        let whole = bytes.len() >= start as usize + offset as usize + 2;
+        let honest =
+            header.csum_start == u16::from(start) && header.csum_offset == u16::from(offset);
+        (whole && honest).then(|| Self::pack(Offload::Checksum { start, offset }))
+    }
+
+    #[inline]
     pub(super) fn pack(offload: Offload) -> Self {
         let (kind, ecn, start, length, size) = match offload {
             Offload::None => return Self::NONE,
@@ -620,6 +665,40 @@ mod tests {
             };
             let granted = check(&header, &frame, OffloadSet::ALL).is_ok();
             prop_assert_eq!(granted, (start, offset) == (54, 2));
+        }
+
+        #[test]
+        fn the_short_cut_never_contradicts_the_full_check(
+            v6: bool, tcp: bool, extension: bool, checksum: bool,
+            start in prop::sample::select(vec![34_u16, 54, 62]),
+            offset in prop::sample::select(vec![6_u16, 16]),
+            spoil in prop::collection::vec((12..60_usize, any::<u8>()), 0..2),
+            length in 14..120_usize,
+        ) {
+            let packet = Packet { v6, tcp, extension, ..Packet::udp4(&[0; 50]) };
+            let mut frame = packet.bytes();
+            for (at, value) in spoil {
+                frame[at] = value;
+            }
+            frame.truncate(length);
+            let header = NetHeader {
+                flags: NetHeader::NEEDS_CSUM,
+                csum_start: start,
+                csum_offset: offset,
+                ..NetHeader::default()
+            };
+            let offered = if checksum { OffloadSet::CHECKSUM } else { OffloadSet::NONE };
+            let ethertype = u16::from_be_bytes([frame[12], frame[13]]);
+            let short = PackedOffload::of_common_checksum(&header, &frame, ethertype, offered);
+            if let Some(short) = short {
+                prop_assert_eq!(Ok(short.unpack()), check(&header, &frame, offered));
+            } else if packet.bytes().starts_with(&frame)
+                && checksum
+                && !(v6 && extension)
+                && start as usize == packet.transport_at()
+            {
+                prop_assert!(check(&header, &frame, offered).is_err(), "the short cut was missed");
+            }
         }
 
         #[test]

@@ -179,9 +179,6 @@ impl Meta {
 }
 
 impl Ingress {
-    /// No frame: what an array is filled with before frames are put in. It has no destination.
-    pub const NOTHING: Self = Self { dst: 0, src: 0, meta: Meta(0), packed: PackedOffload::NONE };
-
     /// The VLAN it belongs to.
     #[inline]
     pub const fn vlan(&self) -> VlanKey {
@@ -272,13 +269,18 @@ pub fn judge_ingress(
         return Err(DropReason::SpoofedMac);
     }
     let spoken_for = policy.bound.as_ref().is_none_or(|bound| bound.plainly_owns(head, ethertype));
-    if is_tag(ethertype) || !header.is_plain() || !spoken_for {
+    let packed = if header.is_plain() {
+        Some(PackedOffload::NONE)
+    } else {
+        PackedOffload::of_common_checksum(header, head, ethertype, may_send)
+    };
+    let Some(packed) = packed.filter(|_| spoken_for && !is_tag(ethertype)) else {
         return judge_in_full(policy, head, frame_len, header, may_send);
-    }
+    };
     if frame_len > policy.mtu as usize + ETHERNET {
         return Err(DropReason::TooLong);
     }
-    Ok(Ingress { dst, src, meta: policy.untagged, packed: PackedOffload::NONE })
+    Ok(Ingress { dst, src, meta: policy.untagged, packed })
 }
 
 #[inline]
