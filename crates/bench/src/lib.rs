@@ -1,0 +1,136 @@
+//! Development only: starts the software NIC and its peers (DPDK's testpmd, OVS-DPDK) side by side,
+//! lets an independent virtio driver circulate frames through each in turn, and reports what it
+//! measured. Nothing of this is in the product.
+//!
+//! On machines whose virtual cores move about, the time a cache line takes from one core to the
+//! other changes by a factor of ten within seconds, and every two-core figure with it. So: windows
+//! are short, peers take turns within a round, the distance is probed around each window, windows
+//! are kept apart by it, and ratios are taken within a round.
+#![forbid(unsafe_code)]
+// Frames are counted far below 2^52, where a float still holds each integer.
+#![allow(clippy::cast_precision_loss)]
+
+pub mod core_distance;
+pub mod machine;
+pub mod one_core;
+pub mod peers;
+pub mod process;
+pub mod report;
+pub mod testpmd;
+pub mod two_cores;
+pub mod window;
+
+use std::fmt::Display;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Why a measurement could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was touched.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A command ended with an error.
+    #[error("{program} failed: {said}")]
+    Failed {
+        /// Which command.
+        program: String,
+        /// What it printed.
+        said: String,
+    },
+    /// A process did not get where it should in time.
+    #[error("{process} {}: {what}; its last words:\n{said}", if *.ended { "ended instead of" } else { "did not get to" })]
+    NotReady {
+        /// Which process.
+        process: String,
+        /// What was waited for.
+        what: String,
+        /// Whether it has ended.
+        ended: bool,
+        /// The end of its output.
+        said: String,
+    },
+    /// Something answered in a form that its documentation does not give.
+    #[error("{what} is not as documented: {got}")]
+    Unexpected {
+        /// What was read.
+        what: String,
+        /// What stood there.
+        got: String,
+    },
+    /// Not enough memory in large pages.
+    #[error("{wanted} huge pages are needed and {free} are free; close something or reboot")]
+    HugePages {
+        /// Pages wanted free.
+        wanted: u64,
+        /// Pages that are free.
+        free: u64,
+    },
+    /// Frames stopped circulating.
+    #[error("no frame came back through {peer} in a window")]
+    Silent {
+        /// Which switch.
+        peer: String,
+    },
+    /// The user asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl BenchError {
+    /// Name what was touched when the system refused.
+    pub fn io(what: impl Display) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what: what.to_string(), source }
+    }
+}
+
+/// Whether the user has asked to stop; every wait looks at it.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Set by SIGINT, SIGTERM and SIGHUP.
+    ///
+    /// # Errors
+    /// The handlers cannot be installed.
+    pub fn on_signals() -> Result<Self, BenchError> {
+        let stop = Self::default();
+        for signal in
+            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            signal_hook::flag::register(signal, Arc::clone(&stop.0))
+                .map_err(BenchError::io("signal handler"))?;
+        }
+        Ok(stop)
+    }
+
+    /// Whether a stop was asked for.
+    pub fn asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sleep, unless asked to stop.
+    ///
+    /// # Errors
+    /// [`BenchError::Interrupted`], within 50 ms of the signal.
+    pub fn sleep(&self, time: Duration) -> Result<(), BenchError> {
+        let until = Instant::now() + time;
+        loop {
+            if self.asked() {
+                return Err(BenchError::Interrupted);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The machine under the measurement: what it is, and what has to be changed on it for a while.
+
+use std::fs;
+
+use crate::process::{Thread, tool};
+use crate::{BenchError, Stop};
+
+const POOL: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Huge pages that were added to the system's pool, given back when dropped.
+#[derive(Debug)]
+pub struct HugePages {
+    before: Option<u64>,
+}
+
+impl HugePages {
+    /// Make sure that `mebibytes` are free in huge pages, adding to the pool only if they are not.
+    ///
+    /// # Errors
+    /// The kernel has not that much unfragmented memory, or does not let us.
+    pub fn reserve(mebibytes: u64, stop: &Stop) -> Result<Self, BenchError> {
+        let wanted = (mebibytes * 1_024).div_ceil(memory_field("Hugepagesize")?);
+        let free = memory_field("HugePages_Free")?;
+        if free >= wanted {
+            return Ok(Self { before: None });
+        }
+        let before = memory_field("HugePages_Total")?;
+        let reserved = Self { before: Some(before) };
+        // A busy machine gathers large pages in several goes.
+        for _ in 0..5 {
+            write_pool(before + wanted - free)?;
+            if memory_field("HugePages_Free")? >= wanted {
+                return Ok(reserved);
+            }
+            stop.sleep(std::time::Duration::from_millis(200))?;
+        }
+        Err(BenchError::HugePages { wanted, free: memory_field("HugePages_Free")? })
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Some(before) = self.before
+            && let Err(error) = write_pool(before)
+        {
+            eprintln!("huge pages stay reserved: {error}; write {before} to {POOL}");
+        }
+    }
+}
+
+fn write_pool(pages: u64) -> Result<(), BenchError> {
+    fs::write(POOL, pages.to_string()).map_err(BenchError::io(POOL))
+}
+
+fn memory_field(name: &str) -> Result<u64, BenchError> {
+    let text = read("/proc/meminfo")?;
+    let field = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    field
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .ok_or_else(|| BenchError::Unexpected { what: format!("{name} of meminfo"), got: text })
+}
+
+fn read(path: &str) -> Result<String, BenchError> {
+    fs::read_to_string(path).map_err(BenchError::io(path))
+}
+
+/// The calling thread above the measured ones, so that a window ends when it should although both
+/// cores are taken by polling threads. Ordinary again when dropped.
+#[derive(Debug)]
+pub struct AboveAll(Thread);
+
+impl AboveAll {
+    /// Raise the calling thread.
+    ///
+    /// # Errors
+    /// No permission to use real-time scheduling.
+    pub fn raise() -> Result<Self, BenchError> {
+        let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let thread = Thread { process: std::process::id(), id, name: String::new() };
+        thread.real_time(3)?;
+        Ok(Self(thread))
+    }
+}
+
+impl Drop for AboveAll {
+    fn drop(&mut self) {
+        let lowered = tool("chrt", ["--other", "--pid", "0", &self.0.id.to_string()]);
+        if let Err(error) = lowered {
+            eprintln!("the harness keeps its real-time priority: {error}");
+        }
+    }
+}
+
+/// What a reader of the figures must know about the machine.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn description() -> Result<Vec<(&'static str, String)>, BenchError> {
+    let cpu = read("/proc/cpuinfo")?;
+    let field = |name: &str| {
+        let line = cpu.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned())).unwrap_or_default()
+    };
+    let cores = std::thread::available_parallelism().map_err(BenchError::io("cores"))?;
+    let virtual_machine = cpu.contains(" hypervisor");
+    Ok(vec![
+        (
+            "CPU",
+            format!(
+                "{}, family {} model {}, {} MHz",
+                field("model name"),
+                field("cpu family"),
+                field("model\t"),
+                field("cpu MHz")
+            ),
+        ),
+        ("Cores", format!("{cores}{}", if virtual_machine { ", virtual" } else { "" })),
+        ("Memory", format!("{} MiB", memory_field("MemTotal")? / 1_024)),
+        ("Kernel", read("/proc/sys/kernel/osrelease")?.trim().to_owned()),
+        ("Huge pages", format!("{} KiB each", memory_field("Hugepagesize")?)),
+    ])
+}
+
+/// Version of an installed Debian package.
+///
+/// # Errors
+/// It is not installed.
+pub fn package_version(package: &str) -> Result<String, BenchError> {
+    tool("dpkg-query", ["--show", "--showformat=${Version}", package])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_names_cpu_and_kernel() {
+        let description = description().expect("/proc is there");
+        for (name, value) in &description {
+            assert!(!value.trim_matches([',', ' ']).is_empty(), "{name} is empty");
+        }
+    }
+
+    #[test]
+    fn a_reservation_that_is_already_met_changes_nothing() {
+        let reserved = HugePages::reserve(0, &Stop::default()).expect("0 pages are always free");
+        assert_eq!(reserved.before, None);
+    }
+}

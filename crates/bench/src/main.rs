@@ -1,0 +1,122 @@
+//! `lanekeeper-bench`: the command behind `./x bench softnic`.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use lanekeeper_bench::machine::HugePages;
+use lanekeeper_bench::peers::{Load, Peer};
+use lanekeeper_bench::report::{Figures, OneCore, lines, write};
+use lanekeeper_bench::testpmd::Ring;
+use lanekeeper_bench::two_cores::{Effort, compare};
+use lanekeeper_bench::{BenchError, Stop, one_core};
+
+/// Three lanes at once: a client and a switch each, OVS with its packet pools.
+const MEMORY_MIB: u64 = 2_048;
+
+#[derive(Parser)]
+#[command(about = "Measure the software NIC beside DPDK and OVS-DPDK")]
+struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// One switching core between two VFs, an independent virtio driver on another core.
+    Softnic(Softnic),
+}
+
+#[derive(clap::Args)]
+struct Softnic {
+    /// Frame lengths in bytes, without FCS.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 512, 1_500, 9_000])]
+    lengths: Vec<usize>,
+    /// Windows that each switch must have at one distance of the cores.
+    #[arg(long, default_value_t = 15)]
+    windows: usize,
+    /// Core of the switch and core of the client.
+    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [0, 1])]
+    cores: Vec<usize>,
+    /// Descriptors in each ring.
+    #[arg(long, default_value_t = 1_024)]
+    ring_size: u16,
+    /// Frames in flight in each direction, in bursts of 32.
+    #[arg(long, default_value_t = 4)]
+    bursts: u32,
+    /// Leave the logs of every process behind.
+    #[arg(long)]
+    keep_logs: bool,
+    /// Document to put the figures into.
+    #[arg(long)]
+    report: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let Options { what: What::Softnic(options) } = Options::parse();
+    // First of all: a signal must never find children and no one to end them.
+    let stop = match Stop::on_signals() {
+        Ok(stop) => stop,
+        Err(error) => {
+            eprintln!("lanekeeper-bench: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match softnic(&options, &stop) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Ctrl-C reaches the children too, and whatever they then do wrong is not an error.
+        Err(_) if stop.asked() => ExitCode::from(130),
+        Err(error) => {
+            eprintln!("lanekeeper-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
+    let _pages = HugePages::reserve(MEMORY_MIB, stop)?;
+    let mut folder = tempfile::Builder::new()
+        .prefix("lanekeeper-bench.")
+        .tempdir()
+        .map_err(BenchError::io("temporary folder"))?;
+    if options.keep_logs {
+        folder.disable_cleanup(true);
+        println!("logs are kept in {}", folder.path().display());
+    }
+    let effort = Effort { window: Duration::from_millis(300), windows: options.windows };
+    let mut figures =
+        Figures { command: command_line(), effort, two_cores: Vec::new(), one_core: Vec::new() };
+    for ring in Ring::ALL {
+        for &length in &options.lengths {
+            let load = Load {
+                ring,
+                length,
+                ring_size: options.ring_size,
+                bursts: options.bursts,
+                cores: [options.cores[0], options.cores[1]],
+            };
+            let cell = folder.path().join(format!("{}-{length}", ring.name()));
+            println!("{} rings, {length} bytes", ring.name());
+            let comparison = compare(&Peer::ALL, &load, effort, &cell, stop)?;
+            for line in lines(&comparison) {
+                println!("  {line}");
+            }
+            figures.two_cores.push(comparison);
+            let rate = one_core::dpdk(&load, effort, &cell, stop)?;
+            println!("  one core: {:.2} Mpps", rate.median / 1e6);
+            figures.one_core.push(OneCore { name: "DPDK io", load, rate });
+        }
+    }
+    if let Some(path) = &options.report {
+        write(&figures, path)?;
+        println!("written to {}", path.display());
+    }
+    Ok(())
+}
+
+fn command_line() -> String {
+    let args = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    format!("lanekeeper-bench {args}")
+}

@@ -1,0 +1,303 @@
+//! The switches that are compared, each with the same client: a testpmd that drives two VFs as a
+//! guest would and sends each frame on to the other VF.
+//!
+//! Frames keep legal addresses: what leaves a port carries that port's MAC as source and the other
+//! port's as destination, so that anti-spoof and MAC learning have nothing to object to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::process::{Running, Thread, tool};
+use crate::testpmd::{Memory, Port, Ring, Setup, Testpmd};
+use crate::{BenchError, Stop};
+
+/// Addresses of the two VFs.
+pub const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+
+/// A switch that can stand between the client's two ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// testpmd with two `net_vhost` ports in `io` mode: moves frames, looks at nothing.
+    TestpmdIo,
+    /// OVS-DPDK with two vhost-user ports and the NORMAL action: a learning switch.
+    OvsNormal,
+}
+
+impl Peer {
+    /// All, in the order in which they are reported.
+    pub const ALL: [Self; 2] = [Self::TestpmdIo, Self::OvsNormal];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TestpmdIo => "testpmd io",
+            Self::OvsNormal => "OVS-DPDK NORMAL",
+        }
+    }
+}
+
+/// What all lanes of one comparison have in common.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Ring layout that the client offers.
+    pub ring: Ring,
+    /// Frame length in bytes, without FCS.
+    pub length: usize,
+    /// Descriptors in each ring.
+    pub ring_size: u16,
+    /// Frames in flight in each direction, in bursts of 32.
+    pub bursts: u32,
+    /// Core of the switch, then core of the client.
+    pub cores: [usize; 2],
+}
+
+/// A switch that is up: its polling process and the thread in it that moves frames.
+trait Switch {
+    fn process(&self) -> &Running;
+    fn worker(&self) -> &Thread;
+    /// Whether it has taken up both VFs: what comes before may be dropped, and a frame that is
+    /// dropped at the start is missing in every window.
+    fn links_up(&self) -> Result<bool, BenchError>;
+}
+
+impl Switch for Testpmd {
+    fn process(&self) -> &Running {
+        Testpmd::process(self)
+    }
+
+    fn worker(&self) -> &Thread {
+        Testpmd::worker(self)
+    }
+
+    fn links_up(&self) -> Result<bool, BenchError> {
+        Ok(self.link_up(0)? && self.link_up(1)?)
+    }
+}
+
+struct Ovs {
+    daemon: Running,
+    worker: Thread,
+    // After the daemon, which takes leave of it.
+    _database: Running,
+    remote: String,
+}
+
+impl Ovs {
+    fn ctl(remote: &str, args: &[&str]) -> Result<String, BenchError> {
+        let remote = format!("--db={remote}");
+        tool("ovs-vsctl", [&[remote.as_str(), "--timeout=20"], args].concat())
+    }
+}
+
+impl Switch for Ovs {
+    fn process(&self) -> &Running {
+        &self.daemon
+    }
+
+    fn worker(&self) -> &Thread {
+        &self.worker
+    }
+
+    fn links_up(&self) -> Result<bool, BenchError> {
+        let ports = ["vf0", "vf1"];
+        let states =
+            ports.map(|port| Self::ctl(&self.remote, &["get", "interface", port, "link_state"]));
+        for state in states {
+            if state?.trim() != "up" {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// One switch and the client that circulates frames through it.
+pub struct Lane {
+    peer: Peer,
+    // Before the switch: a driver leaves before its device.
+    client: Testpmd,
+    switch: Box<dyn Switch>,
+}
+
+impl Lane {
+    /// Start both in a folder of their own under `folder`, see that frames circulate, and freeze
+    /// them with their threads at real-time priority.
+    ///
+    /// # Errors
+    /// One of them did not come up, or no frame came back.
+    pub fn start(peer: Peer, load: &Load, folder: &Path, stop: &Stop) -> Result<Self, BenchError> {
+        let folder = folder.join(peer.name().replace(' ', "-"));
+        fs::create_dir_all(&folder).map_err(BenchError::io(folder.display()))?;
+        let sockets = [folder.join("vf0"), folder.join("vf1")];
+        let switch: Box<dyn Switch> = match peer {
+            Peer::TestpmdIo => Box::new(testpmd_io(load, &sockets, &folder, stop)?),
+            Peer::OvsNormal => Box::new(ovs_normal(load, &folder, stop)?),
+        };
+        let mut client = client(load, &sockets, &folder, stop)?;
+        while !switch.links_up()? {
+            stop.sleep(Duration::from_millis(100))?;
+        }
+        client.command(&format!("start tx_first {}", load.bursts))?;
+        let lane = Self { peer, client, switch };
+        lane.await_frames(stop)?;
+        lane.pause()?;
+        lane.give_priority()?;
+        Ok(lane)
+    }
+
+    /// Name of the switch.
+    pub fn name(&self) -> &'static str {
+        self.peer.name()
+    }
+
+    /// Which switch it is.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Let frames flow.
+    ///
+    /// # Errors
+    /// A process is gone.
+    pub fn resume(&self) -> Result<(), BenchError> {
+        self.switch.process().resume()?;
+        self.client.process().resume()
+    }
+
+    /// Freeze frames where they are.
+    ///
+    /// # Errors
+    /// A process is gone.
+    pub fn pause(&self) -> Result<(), BenchError> {
+        self.client.process().pause()?;
+        self.switch.process().pause()
+    }
+
+    /// Frames that have come back to the client so far, both directions together.
+    ///
+    /// # Errors
+    /// The client does not answer.
+    pub fn received(&self) -> Result<u64, BenchError> {
+        Ok(self.client.counters(0)?.rx_frames + self.client.counters(1)?.rx_frames)
+    }
+
+    /// How long the switching and the client's thread have been running on their cores.
+    ///
+    /// # Errors
+    /// A thread is gone.
+    pub fn running_times(&self) -> Result<[Duration; 2], BenchError> {
+        Ok([self.switch.worker().running_time()?, self.client.worker().running_time()?])
+    }
+
+    fn await_frames(&self, stop: &Stop) -> Result<(), BenchError> {
+        for _ in 0..100 {
+            let first = [self.client.counters(0)?.rx_frames, self.client.counters(1)?.rx_frames];
+            stop.sleep(Duration::from_millis(50))?;
+            let second = [self.client.counters(0)?.rx_frames, self.client.counters(1)?.rx_frames];
+            if first.iter().zip(&second).all(|(first, second)| first < second) {
+                return Ok(());
+            }
+        }
+        let counters = [self.client.counters(0)?, self.client.counters(1)?];
+        Err(BenchError::Unexpected {
+            what: format!("circulation through {}", self.name()),
+            got: format!("{counters:?}"),
+        })
+    }
+
+    fn give_priority(&self) -> Result<(), BenchError> {
+        self.switch.process().prioritise(self.switch.worker())?;
+        self.client.process().prioritise(self.client.worker())
+    }
+}
+
+fn client(
+    load: &Load,
+    sockets: &[PathBuf; 2],
+    folder: &Path,
+    stop: &Stop,
+) -> Result<Testpmd, BenchError> {
+    let ports = [0, 1].map(|port: usize| Port::VirtioUser {
+        socket: sockets[port].clone(),
+        mac: MACS[port].to_owned(),
+        ring: load.ring,
+    });
+    let setup = Setup {
+        name: "client".to_owned(),
+        core: load.cores[1],
+        others: load.cores.to_vec(),
+        memory: Memory::Huge,
+        ports: ports.to_vec(),
+        ring_size: load.ring_size,
+        forward: "mac".to_owned(),
+        peers: vec![MACS[1].to_owned(), MACS[0].to_owned()],
+    };
+    let mut client = Testpmd::start(&setup, folder, stop)?;
+    client.set_frame_length(load.length)?;
+    Ok(client)
+}
+
+fn testpmd_io(
+    load: &Load,
+    sockets: &[PathBuf; 2],
+    folder: &Path,
+    stop: &Stop,
+) -> Result<Testpmd, BenchError> {
+    let setup = Setup {
+        name: "switch".to_owned(),
+        core: load.cores[0],
+        others: load.cores.to_vec(),
+        memory: Memory::Huge,
+        ports: sockets.iter().map(|socket| Port::Vhost { socket: socket.clone() }).collect(),
+        ring_size: load.ring_size,
+        forward: "io".to_owned(),
+        peers: Vec::new(),
+    };
+    let mut switch = Testpmd::start(&setup, folder, stop)?;
+    switch.command("start")?;
+    Ok(switch)
+}
+
+fn ovs_normal(load: &Load, folder: &Path, stop: &Stop) -> Result<Ovs, BenchError> {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let (database, socket) = (file("conf.db"), file("db.sock"));
+    // Its own network namespace: OVS makes an interface for each bridge.
+    let run = ["env".to_owned(), format!("OVS_RUNDIR={}", folder.display())];
+    let alone = ["unshare", "--net", "--"].map(str::to_owned);
+    tool("ovsdb-tool", ["create", &database, "/usr/share/openvswitch/vswitch.ovsschema"])?;
+    let server = ["ovsdb-server".to_owned(), database, format!("--remote=punix:{socket}")];
+    let mut database = Running::start("ovsdb", run.iter().chain(&server), folder)?;
+    database.wait_for("its socket", Duration::from_secs(10), stop, |_| {
+        Ok(Path::new(&socket).exists().then_some(()))
+    })?;
+    let remote = format!("unix:{socket}");
+    let vsctl = |args: &[&str]| Ovs::ctl(&remote, args);
+    let mask = format!("other_config:pmd-cpu-mask={:#x}", 1_u64 << load.cores[0]);
+    let cores = load.cores.iter().fold(0, |mask, core| mask | (1_u64 << core));
+    vsctl(&["--no-wait", "init"])?;
+    vsctl(&[
+        "--no-wait",
+        "set",
+        "Open_vSwitch",
+        ".",
+        "other_config:dpdk-init=true",
+        "other_config:dpdk-socket-mem=256",
+        "other_config:dpdk-socket-limit=512",
+        &format!("other_config:dpdk-lcore-mask={cores:#x}"),
+        &mask,
+        "other_config:dpdk-extra=--no-pci --iova-mode=va --in-memory --file-prefix=ovs",
+    ])?;
+    let program = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk".to_owned();
+    let pid_file = "--pidfile".to_owned();
+    let daemon = [program, remote.clone(), pid_file];
+    let mut daemon = Running::start("vswitchd", alone.iter().chain(&run).chain(&daemon), folder)?;
+    vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
+    let mtu = format!("mtu_request={}", load.length.saturating_sub(14).max(1_500));
+    for port in ["vf0", "vf1"] {
+        let kind = "type=dpdkvhostuser";
+        vsctl(&["add-port", "br0", port, "--", "set", "interface", port, kind, &mtu])?;
+    }
+    let worker = daemon.thread(&["pmd"], stop)?;
+    Ok(Ovs { daemon, worker, _database: database, remote })
+}
