@@ -231,6 +231,15 @@ impl GuestMemory {
         Ok(())
     }
 
+    /// Whether a scatter list entry lies inside one mapping.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn holds(&self, part: &libc::iovec) -> bool {
+        self.mappings.iter().any(|mapping| {
+            let offset = part.iov_base.addr().wrapping_sub(mapping.base.addr().get()) as u64;
+            offset < mapping.size && part.iov_len as u64 <= mapping.size - offset
+        })
+    }
+
     /// The range as one segment.
     pub(crate) fn segment(&self, addr: u64, len: usize) -> Result<Segment, RingFault> {
         self.view(addr)

@@ -20,6 +20,9 @@ mod packed;
 mod queue;
 mod split;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_harness;
+
 #[cfg(test)]
 mod tests;
 
