@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod demo;
 mod softnic;
 
 /// High-performance Ethernet for virtual machines: one owner from PF to VM.
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Run a software NIC, or look at and change those that run.
     Softnic(softnic::Args),
+    /// Two emulated hosts, VMs on VFs, RoCE v2 between them: the whole on one machine.
+    Demo(demo::Args),
     /// Print a completion script for your shell.
     Completion {
         /// Which shell.
@@ -58,14 +61,20 @@ fn main() -> ExitCode {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match cli.command {
-        Command::Softnic(args) => softnic::run(args),
+        Command::Softnic(args) => softnic::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::run(args),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "lanekeeper", &mut std::io::stdout());
-            Ok(())
+            clap_complete::generate(
+                shell,
+                &mut Cli::command(),
+                "lanekeeper",
+                &mut std::io::stdout(),
+            );
+            Ok(ExitCode::SUCCESS)
         }
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             eprintln!("lanekeeper: {failure}");
             ExitCode::from(failure.exit_code())

@@ -141,7 +141,8 @@ fn parse_addresses(text: &str) -> Result<Addresses, String> {
     if text == "any" {
         return Ok(Addresses(Vec::new()));
     }
-    let parse = |part: &str| part.trim().parse().map_err(|_| format!("'{part}' is not an IP address"));
+    let parse =
+        |part: &str| part.trim().parse().map_err(|_| format!("'{part}' is not an IP address"));
     text.split(',').map(parse).collect::<Result<_, _>>().map(Addresses)
 }
 
@@ -275,7 +276,8 @@ fn show(name: Option<&SoftNicName>, json: bool, place: &Where) -> Result<(), Fai
         }
     }
     if json {
-        let text = serde_json::to_string_pretty(&shown).map_err(|error| Failure::Work(error.to_string()))?;
+        let text = serde_json::to_string_pretty(&shown)
+            .map_err(|error| Failure::Work(error.to_string()))?;
         println!("{text}");
         return Ok(());
     }

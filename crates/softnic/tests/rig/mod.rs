@@ -15,42 +15,42 @@ use lanekeeper_softnic::ring::RingKind;
 use lanekeeper_softnic::{Config, Nic};
 
 /// Long enough for a loaded machine; nothing waits it out unless it fails.
-pub const SOON: Duration = Duration::from_secs(5);
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 /// How long to look for a frame that must not come.
-pub const A_WHILE: Duration = Duration::from_millis(100);
+pub(crate) const A_WHILE: Duration = Duration::from_millis(100);
 
-pub struct Rig {
-    pub nic: Option<Nic>,
-    pub config: Config,
-    pub hardware: Arc<dyn Hardware>,
+pub(crate) struct Rig {
+    pub(crate) nic: Option<Nic>,
+    pub(crate) config: Config,
+    pub(crate) hardware: Arc<dyn Hardware>,
     dir: PathBuf,
 }
 
 /// Each VF's address.
-pub fn mac(vf: u32) -> MacAddr {
+pub(crate) fn mac(vf: u32) -> MacAddr {
     MacAddr([0x02, 0, 0, 0, 1, vf as u8])
 }
 
-pub fn index(vf: u32) -> VfIndex {
+pub(crate) fn index(vf: u32) -> VfIndex {
     VfIndex::new(vf).expect("a VF number")
 }
 
-pub fn vlan(id: u32) -> VlanTag {
+pub(crate) fn vlan(id: u32) -> VlanTag {
     VlanTag { id: VlanId::new(id).expect("a VLAN"), ..VlanTag::default() }
 }
 
 /// A change that makes a VF usable in a VLAN.
-pub fn usable(vf: u32, id: u32) -> VfChange {
+pub(crate) fn usable(vf: u32, id: u32) -> VfChange {
     VfChange { mac: Some(mac(vf)), vlan: Some(vlan(id)), ..VfChange::default() }
 }
 
 impl Rig {
     /// A NIC whose VFs are all in VLAN 5.
-    pub fn new(vfs: u32) -> Self {
+    pub(crate) fn new(vfs: u32) -> Self {
         Self::with(vfs, |_| {})
     }
 
-    pub fn with(vfs: u32, adjust: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn with(vfs: u32, adjust: impl FnOnce(&mut Config)) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(format!("lk-{name}"));
@@ -63,34 +63,35 @@ impl Rig {
         Self { nic: Some(nic), config, hardware, dir }
     }
 
-    pub fn pf(&self) -> PfId {
+    pub(crate) fn pf(&self) -> PfId {
         PfId::Soft(self.config.name.clone())
     }
 
-    pub fn driver(&self, vf: u32, options: VfOptions) -> VfDriver {
+    pub(crate) fn driver(&self, vf: u32, options: VfOptions) -> VfDriver {
         let options = VfOptions { patience: SOON, ..options };
-        let driver = VfDriver::connect(&self.config.vf_socket(index(vf)), options).expect("connects");
+        let driver =
+            VfDriver::connect(&self.config.vf_socket(index(vf)), options).expect("connects");
         self.eventually("the rings are attached", || self.status(vf).attached);
         driver
     }
 
-    pub fn plain(&self, vf: u32) -> VfDriver {
+    pub(crate) fn plain(&self, vf: u32) -> VfDriver {
         self.driver(vf, VfOptions::default())
     }
 
-    pub fn set(&self, vf: u32, change: &VfChange) -> VfStatus {
+    pub(crate) fn set(&self, vf: u32, change: &VfChange) -> VfStatus {
         self.hardware.set_vf(&self.pf(), index(vf), change).expect("the change is taken")
     }
 
-    pub fn status(&self, vf: u32) -> VfStatus {
+    pub(crate) fn status(&self, vf: u32) -> VfStatus {
         self.hardware.vf(&self.pf(), index(vf)).expect("the VF is there")
     }
 
-    pub fn counters(&self, vf: u32) -> VfCounters {
+    pub(crate) fn counters(&self, vf: u32) -> VfCounters {
         self.hardware.counters(&self.pf(), index(vf)).expect("the VF is there")
     }
 
-    pub fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
+    pub(crate) fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + SOON;
         while !holds() {
             assert!(Instant::now() < deadline, "{what}: not within {SOON:?}");
@@ -107,14 +108,14 @@ impl Drop for Rig {
 }
 
 /// Both ring formats, so that each test holds for both.
-pub const KINDS: [RingKind; 2] = [RingKind::Split, RingKind::Packed];
+pub(crate) const KINDS: [RingKind; 2] = [RingKind::Split, RingKind::Packed];
 
-pub fn of_kind(kind: RingKind) -> VfOptions {
+pub(crate) fn of_kind(kind: RingKind) -> VfOptions {
     VfOptions { kind, ..VfOptions::default() }
 }
 
 /// A frame of `len` bytes from one address to another, told apart by `number`.
-pub fn frame(to: MacAddr, from: MacAddr, number: u8, len: usize) -> Vec<u8> {
+pub(crate) fn frame(to: MacAddr, from: MacAddr, number: u8, len: usize) -> Vec<u8> {
     let mut frame = [to.0, from.0].concat();
     frame.extend([0x88, 0xb5]);
     frame.resize(len, number);
@@ -122,11 +123,11 @@ pub fn frame(to: MacAddr, from: MacAddr, number: u8, len: usize) -> Vec<u8> {
 }
 
 /// The same frame with a VLAN tag put in.
-pub fn tagged(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
+pub(crate) fn tagged(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
     [&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]].concat()
 }
 
-pub fn send(driver: &mut VfDriver, frames: &[Vec<u8>]) {
+pub(crate) fn send(driver: &mut VfDriver, frames: &[Vec<u8>]) {
     let frames: Vec<TxFrame<'_>> = frames.iter().map(|frame| TxFrame::plain(frame)).collect();
     let mut done = 0;
     let deadline = Instant::now() + SOON;
@@ -136,15 +137,15 @@ pub fn send(driver: &mut VfDriver, frames: &[Vec<u8>]) {
     }
 }
 
-pub fn receive(driver: &mut VfDriver, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn receive(driver: &mut VfDriver, count: usize) -> Vec<Vec<u8>> {
     driver.receive_all(0, count, SOON).expect("frames can be received")
 }
 
 /// Frames that came although none should have.
-pub fn intruders(driver: &mut VfDriver) -> Vec<Vec<u8>> {
+pub(crate) fn intruders(driver: &mut VfDriver) -> Vec<Vec<u8>> {
     driver.receive_all(0, 1, A_WHILE).expect("frames can be received")
 }
 
-pub fn link(state: LinkState) -> VfChange {
+pub(crate) fn link(state: LinkState) -> VfChange {
     VfChange { link_state: Some(state), ..VfChange::default() }
 }
