@@ -155,9 +155,25 @@ fn probe_arguments(kernel: &Path, serial: &Path) -> Vec<String> {
     let kernel = kernel.to_string_lossy().into_owned();
     let serial = format!("file:{}", serial.to_string_lossy().replace(',', ",,"));
     [
-        "-no-user-config", "-nodefaults", "-no-reboot", "-display", "none", "-machine", "q35",
-        "-accel", "kvm", "-cpu", "host", "-m", "256M", "-serial", &serial, "-kernel", &kernel,
-        "-append", "console=ttyS0 panic=-1",
+        "-no-user-config",
+        "-nodefaults",
+        "-no-reboot",
+        "-display",
+        "none",
+        "-machine",
+        "q35",
+        "-accel",
+        "kvm",
+        "-cpu",
+        "host",
+        "-m",
+        "256M",
+        "-serial",
+        &serial,
+        "-kernel",
+        &kernel,
+        "-append",
+        "console=ttyS0 panic=-1",
     ]
     .map(str::to_owned)
     .to_vec()

@@ -28,15 +28,16 @@ const SYNC_ATTEMPT: Duration = Duration::from_millis(300);
 
 /// What the agent runs for each command. The command is a session of its own, so that it can be
 /// ended with all its children; when it has ended, children that stayed behind are ended too, since
-/// they would hold its output open and the agent waits for that. `TERM` ends it early.
+/// they would hold its output open and the agent waits for that. `TERM` ends it early. The process
+/// group stands bare after the signal: busybox's shell takes no `--` there.
 const RUNNER: &str = r#"
 stopped=
-trap 'stopped=1; kill -KILL -- "-$session" 2>/dev/null' TERM
+trap 'stopped=1; kill -9 "-$session" 2>/dev/null' TERM
 setsid sh -c "$0" &
 session=$!
 wait "$session"; status=$?
 [ "$stopped" ] && { wait "$session"; status=$?; }
-kill -KILL -- "-$session" 2>/dev/null
+kill -9 "-$session" 2>/dev/null
 exit "$status"
 "#;
 
@@ -63,7 +64,9 @@ pub enum AgentError {
     #[error("the line to the guest agent is broken: {0}")]
     Broken(String),
     /// A command wrote more than the agent keeps.
-    #[error("the command wrote more than the guest agent keeps (16 MiB); send it to a file instead")]
+    #[error(
+        "the command wrote more than the guest agent keeps (16 MiB); send it to a file instead"
+    )]
     Truncated,
 }
 
@@ -269,8 +272,9 @@ impl Agent {
             .send(&request, deadline)
             .and_then(|()| line.wire.read_until(b'\n', Some(deadline)))
             .map_err(|error| from_wire(error, command, within))?;
-        let answer: Value = serde_json::from_slice(&answer)
-            .map_err(|error| AgentError::Broken(format!("no JSON in answer to {command}: {error}")))?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|error| {
+            AgentError::Broken(format!("no JSON in answer to {command}: {error}"))
+        })?;
         line.in_step = true;
         if let Some(error) = answer.get("error") {
             let reason = error["desc"].as_str().unwrap_or("no reason given").to_owned();
@@ -411,7 +415,8 @@ mod tests {
     #[test]
     fn output_and_exit_status_are_decoded() {
         let agent = agent(Duration::ZERO, |_| {
-            b"{\"return\": {\"exited\": true, \"exitcode\": 3, \"out-data\": \"b3V0Cg==\"}}\n".to_vec()
+            b"{\"return\": {\"exited\": true, \"exitcode\": 3, \"out-data\": \"b3V0Cg==\"}}\n"
+                .to_vec()
         });
         let want = Ended { status: 3, stdout: b"out\n".to_vec(), stderr: Vec::new() };
         assert_eq!(agent.poll(GuestPid(1), LONG), Ok(Some(want)));
@@ -436,7 +441,9 @@ mod tests {
     #[test]
     fn a_refusal_carries_the_reason_and_the_line_stays_good() {
         let agent = agent(Duration::ZERO, |request| match request["arguments"]["pid"].as_i64() {
-            Some(1) => b"{\"error\": {\"class\": \"GenericError\", \"desc\": \"no pid\"}}\n".to_vec(),
+            Some(1) => {
+                b"{\"error\": {\"class\": \"GenericError\", \"desc\": \"no pid\"}}\n".to_vec()
+            }
             _ => b"{\"return\": {\"exited\": false}}\n".to_vec(),
         });
         let error = agent.poll(GuestPid(1), LONG).expect_err("refused").to_string();

@@ -209,7 +209,8 @@ mod tests {
     #[test]
     fn the_exit_status_and_the_output_are_kept() {
         let output = tempfile::tempfile().expect("a file");
-        let process = Process::start(launch("echo out; echo err >&2; exit 7", &output)).expect("starts");
+        let process =
+            Process::start(launch("echo out; echo err >&2; exit 7", &output)).expect("starts");
         assert_eq!(process.wait(LONG).expect("ends").code(), Some(7));
         assert_eq!(text(&output), "out\nerr\n");
     }

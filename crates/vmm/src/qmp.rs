@@ -108,11 +108,8 @@ impl Shared {
             if left.is_zero() {
                 return None;
             }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -142,9 +139,8 @@ impl Qmp {
         let greeting = wire
             .read_until(b'\n', Some(deadline))
             .map_err(|error| from_wire(error, "the greeting", within))?;
-        if serde_json::from_slice::<Value>(&greeting).ok().and_then(|it| it.get("QMP").cloned())
-            == None
-        {
+        let said = serde_json::from_slice::<Value>(&greeting).unwrap_or_default();
+        if said.get("QMP").is_none() {
             return Err(QmpError::Broken(format!("no QMP greeting: {}", beginning(&greeting))));
         }
         let shared = Arc::new(Shared::default());
@@ -211,9 +207,9 @@ impl Qmp {
         within: Duration,
         deadline: Instant,
     ) -> Result<Value, QmpError> {
-        self.shared.wait_for(deadline, |state| state.replies.remove(&id)).unwrap_or_else(|| {
-            Err(QmpError::Deadline { what: command.to_owned(), after: within })
-        })
+        self.shared
+            .wait_for(deadline, |state| state.replies.remove(&id))
+            .unwrap_or_else(|| Err(QmpError::Deadline { what: command.to_owned(), after: within }))
     }
 
     /// The end of the events so far: what comes later is what [`Qmp::wait_event`] looks at.
@@ -241,8 +237,7 @@ impl Qmp {
             next = state.first_event + state.events.len() as u64;
             state.events.iter().skip(skip).find(|event| wanted(event)).cloned()
         });
-        found
-            .unwrap_or_else(|| Err(QmpError::Deadline { what: what.to_owned(), after: within }))
+        found.unwrap_or_else(|| Err(QmpError::Deadline { what: what.to_owned(), after: within }))
     }
 }
 
@@ -363,7 +358,8 @@ mod tests {
 
     #[test]
     fn an_event_before_the_mark_does_not_count() {
-        let qmp = qemu(|id, _| format!("{{\"event\": \"STOP\"}}\n{{\"return\": {{}}, \"id\": {id}}}\n"));
+        let qmp =
+            qemu(|id, _| format!("{{\"event\": \"STOP\"}}\n{{\"return\": {{}}, \"id\": {id}}}\n"));
         call(&qmp, LONG).expect("answers");
         let found = qmp.wait_event(qmp.mark(), "STOP", SHORT, |event| event.name == "STOP");
         assert_eq!(found, Err(QmpError::Deadline { what: "STOP".to_owned(), after: SHORT }));
@@ -372,7 +368,9 @@ mod tests {
     #[test]
     fn a_refusal_carries_the_command_and_qemus_reason() {
         let qmp = qemu(|id, _| {
-            format!("{{\"error\": {{\"class\": \"GenericError\", \"desc\": \"no\"}}, \"id\": {id}}}\n")
+            format!(
+                "{{\"error\": {{\"class\": \"GenericError\", \"desc\": \"no\"}}, \"id\": {id}}}\n"
+            )
         });
         let want = QmpError::Refused { command: "query-status".into(), reason: "no".into() };
         assert_eq!(call(&qmp, LONG), Err(want));
@@ -432,7 +430,8 @@ mod tests {
 
     #[test]
     fn calls_from_several_threads_each_get_their_own_reply() {
-        let qmp = Arc::new(qemu(|id, command| format!("{{\"return\": \"{command}\", \"id\": {id}}}\n")));
+        let qmp =
+            Arc::new(qemu(|id, command| format!("{{\"return\": \"{command}\", \"id\": {id}}}\n")));
         let threads: Vec<_> = (0..4)
             .map(|thread| {
                 let qmp = Arc::clone(&qmp);
@@ -452,7 +451,8 @@ mod tests {
     #[test]
     fn a_flood_of_events_does_not_grow_memory() {
         let qmp = qemu(|id, _| {
-            "{\"event\": \"E\"}\n".repeat(3 * EVENTS_KEPT) + &format!("{{\"return\": {{}}, \"id\": {id}}}\n")
+            "{\"event\": \"E\"}\n".repeat(3 * EVENTS_KEPT)
+                + &format!("{{\"return\": {{}}, \"id\": {id}}}\n")
         });
         let mark = qmp.mark();
         call(&qmp, LONG).expect("answers");

@@ -13,11 +13,11 @@ use crate::accel::Accel;
 use crate::seed::Seed;
 
 /// PCI slots a port may be put in: `1..=SLOTS`. Each is a PCIe root port of its own, and the guest
-/// shows it as `/sys/bus/pci/slots/NUMBER`.
-pub const SLOTS: u8 = 24;
+/// counts its buses in the order of slots. Within the guest a port is best found by its MAC.
+pub(crate) const SLOTS: u8 = 24;
 
 /// Most queue pairs a VF has.
-pub const QUEUE_PAIRS: u8 = 8;
+pub(crate) const QUEUE_PAIRS: u8 = 8;
 
 /// Longest path of a UNIX socket in bytes (unix(7): 108 with the final zero).
 const SOCKET_PATH: usize = 107;
@@ -238,9 +238,10 @@ impl VmSpec {
 
     fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = match &self.boot {
-            Boot::Kernel { kernel, initramfs, .. } => {
-                [Some(("kernel", kernel.as_path())), initramfs.as_deref().map(|it| ("initramfs", it))]
-            }
+            Boot::Kernel { kernel, initramfs, .. } => [
+                Some(("kernel", kernel.as_path())),
+                initramfs.as_deref().map(|it| ("initramfs", it)),
+            ],
             Boot::Disk(disk) => [Some(("image", disk.image.as_path())), None],
         };
         files.into_iter().flatten()
@@ -486,30 +487,38 @@ mod tests {
 
     #[test]
     fn what_no_driver_could_start_is_refused() {
-        let long = PathBuf::from(format!("/run/{}", "x".repeat(100)));
+        let long = PathBuf::from(format!("/run/{}", "x".repeat(110)));
         assert!(complaint(|spec| spec.name = "A 1".into()).contains("name"));
         assert!(complaint(|spec| spec.vcpus = 0).contains("vcpus"));
         assert!(complaint(|spec| spec.memory_mib = 32).contains("memory_mib"));
         assert!(complaint(|spec| spec.run_folder = long.clone()).contains("run_folder"));
         assert!(complaint(|spec| spec.vfs = vec![vf("x", 1, Some(0))]).contains("x.slot"));
-        assert!(complaint(|spec| {
-            spec.vfs = vec![VfPort { queue_pairs: 9, ..vf("x", 1, None) }];
-        })
-        .contains("queue_pairs"));
-        assert!(complaint(|spec| {
-            spec.vfs = vec![VfPort { mac: MacAddr::BROADCAST, ..vf("x", 1, None) }];
-        })
-        .contains("ff:ff"));
-        assert!(complaint(|spec| {
-            spec.vfs = vec![VfPort { socket: long, ..vf("x", 1, None) }];
-        })
-        .contains("x.socket"));
-        assert!(complaint(|spec| {
-            let tap = Tap::Named("a-name-of-17-char".into());
-            let mtu = Mtu::ETHERNET;
-            spec.taps = vec![TapPort { name: "t".into(), tap, mac: mac(1), slot: None, mtu }];
-        })
-        .contains("t.tap"));
+        assert!(
+            complaint(|spec| {
+                spec.vfs = vec![VfPort { queue_pairs: 9, ..vf("x", 1, None) }];
+            })
+            .contains("queue_pairs")
+        );
+        assert!(
+            complaint(|spec| {
+                spec.vfs = vec![VfPort { mac: MacAddr::BROADCAST, ..vf("x", 1, None) }];
+            })
+            .contains("ff:ff")
+        );
+        assert!(
+            complaint(|spec| {
+                spec.vfs = vec![VfPort { socket: long, ..vf("x", 1, None) }];
+            })
+            .contains("x.socket")
+        );
+        assert!(
+            complaint(|spec| {
+                let tap = Tap::Named("a-name-of-17-char".into());
+                let mtu = Mtu::ETHERNET;
+                spec.taps = vec![TapPort { name: "t".into(), tap, mac: mac(1), slot: None, mtu }];
+            })
+            .contains("t.tap")
+        );
     }
 
     #[test]

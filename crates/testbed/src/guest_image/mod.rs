@@ -25,6 +25,7 @@ mod elf;
 mod kernel;
 mod tree;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -39,14 +40,15 @@ use crate::Progress;
 use crate::packages::{PackageError, renew_lists};
 use archive::Archive;
 use debian::{Package, remove_folder};
-use tree::Tree;
+use tree::{Module, Tree};
 
 /// Part of the hash: raise it when the builder puts other things into an image.
-const BUILDER: &str = "2";
+const BUILDER: &str = "4";
 
 /// Packages whose programs are in the guest.
 const PACKAGES: &[&str] = &[
     "busybox-static",
+    "coreutils",
     "dash",
     "ethtool",
     "ibverbs-providers",
@@ -57,13 +59,17 @@ const PACKAGES: &[&str] = &[
     "iputils-ping",
     "perftest",
     "qemu-guest-agent",
+    "util-linux",
 ];
 
-/// Programs taken out of the packages. They stand before busybox's of the same name.
+/// Programs taken out of the packages. They stand before busybox's of the same name. Among them are
+/// those that start other programs (env, nice, nohup, setsid, timeout): busybox's would start its
+/// own `ping` for a `ping` that is not given by its path.
 const PROGRAMS: &[&str] = &[
     "arping",
     "bridge",
     "dash",
+    "env",
     "ethtool",
     "ib_read_bw",
     "ib_read_lat",
@@ -77,11 +83,15 @@ const PROGRAMS: &[&str] = &[
     "ibv_ud_pingpong",
     "ip",
     "iperf3",
+    "nice",
+    "nohup",
     "ping",
     "qemu-ga",
     "rdma",
+    "setsid",
     "ss",
     "tc",
+    "timeout",
 ];
 
 /// Modules loaded at boot, with all they need. crc32_generic: rdma_rxe asks for the algorithm by
@@ -437,13 +447,45 @@ fn root_file_system(tree: &Tree) -> Result<Archive, ImageError> {
     }
     add_programs(&mut archive, tree)?;
     add_busybox(&mut archive, tree)?;
-    let modules = tree.modules(MODULES)?;
-    let order: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
-    archive.file("etc/modules", format!("{}\n", order.join("\n")).into_bytes());
-    for (name, bytes) in modules {
-        archive.file(&format!("usr/lib/modules/{name}.ko"), bytes);
-    }
+    add_modules(&mut archive, tree)?;
     Ok(archive)
+}
+
+/// The modules in the kernel's folder, with `modules.dep` as depmod(8) writes it: for each module
+/// all it stands on, to be loaded from the last to the first.
+fn add_modules(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
+    let modules = tree.modules(MODULES)?;
+    let release = tree.list("lib/modules").into_iter().next();
+    let release = release.ok_or_else(|| ImageError::NotInPackages("lib/modules".to_owned()))?;
+    let folder = format!("usr/lib/modules/{release}");
+    archive.file("etc/modules", format!("{}\n", MODULES.join("\n")).into_bytes());
+    archive.file(&format!("{folder}/modules.dep"), dependencies(&modules).into_bytes());
+    for Module { name, bytes, .. } in modules {
+        archive.file(&format!("{folder}/{name}.ko"), bytes);
+    }
+    Ok(())
+}
+
+fn dependencies(modules: &[Module]) -> String {
+    let mut below: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut text = String::new();
+    for module in modules {
+        let mut all: BTreeSet<&str> = BTreeSet::new();
+        for name in &module.needs {
+            all.insert(name);
+            all.extend(below.get(name.as_str()).into_iter().flatten());
+        }
+        text.push_str(&module.name);
+        text.push_str(".ko:");
+        for other in modules.iter().rev().filter(|other| all.contains(other.name.as_str())) {
+            text.push(' ');
+            text.push_str(&other.name);
+            text.push_str(".ko");
+        }
+        text.push('\n');
+        below.insert(&module.name, all);
+    }
+    text
 }
 
 /// The programs, the RDMA provider of rdma_rxe, and every library any of them is linked with.
@@ -567,6 +609,17 @@ mod tests {
             .collect();
         left.sort();
         assert_eq!(left, ["guest-b", "guest-c", "guest-d", "other"]);
+    }
+
+    #[test]
+    fn each_module_names_all_below_it_and_the_first_to_load_last() {
+        let module = |name: &str, needs: &[&str]| Module {
+            name: name.to_owned(),
+            needs: needs.iter().map(|name| (*name).to_owned()).collect(),
+            bytes: Vec::new(),
+        };
+        let modules = [module("a", &[]), module("b", &["a"]), module("c", &["b"])];
+        assert_eq!(dependencies(&modules), "a.ko:\nb.ko: a.ko\nc.ko: b.ko a.ko\n");
     }
 
     #[test]

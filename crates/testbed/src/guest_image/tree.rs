@@ -95,8 +95,8 @@ impl Tree {
         names
     }
 
-    /// The modules named and all they need, in the order they must be loaded in, unpacked.
-    pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>, ImageError> {
+    /// The modules named and all they need, unpacked, each after those it needs.
+    pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, ImageError> {
         let mut files = BTreeMap::new();
         let folder = self.root.join("lib/modules");
         index_modules(&folder, &mut files).map_err(|error| ImageError::file(&folder, error))?;
@@ -128,10 +128,18 @@ fn index_modules(folder: &Path, files: &mut BTreeMap<String, PathBuf>) -> io::Re
     Ok(())
 }
 
+/// A kernel module.
+pub(super) struct Module {
+    pub(super) name: String,
+    /// Modules it stands on directly.
+    pub(super) needs: Vec<String>,
+    pub(super) bytes: Vec<u8>,
+}
+
 struct Order<'a> {
     files: &'a BTreeMap<String, PathBuf>,
     done: BTreeSet<String>,
-    modules: Vec<(String, Vec<u8>)>,
+    modules: Vec<Module>,
 }
 
 impl Order<'_> {
@@ -144,14 +152,14 @@ impl Order<'_> {
         let packed = fs::read(path).map_err(|error| ImageError::file(path, error))?;
         let bytes = kernel::expand(&packed)
             .map_err(|why| ImageError::Unpack { what: path.display().to_string(), why })?;
-        let depends = module_depends(&bytes).ok_or_else(|| ImageError::Unpack {
+        let needs = module_depends(&bytes).ok_or_else(|| ImageError::Unpack {
             what: path.display().to_string(),
             why: kernel::UnpackError::NotElf,
         })?;
-        for needed in depends {
-            self.add(&needed)?;
+        for needed in &needs {
+            self.add(needed)?;
         }
-        self.modules.push((name.to_owned(), bytes));
+        self.modules.push(Module { name: name.to_owned(), needs, bytes });
         Ok(())
     }
 }

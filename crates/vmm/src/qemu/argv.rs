@@ -69,10 +69,7 @@ pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<Str
     line.option("-smp", spec.vcpus.to_string());
     line.option("-m", format!("{memory}M"));
     let pages = if platform.hugepages { ",hugetlb=on,hugetlbsize=2M" } else { "" };
-    line.option(
-        "-object",
-        format!("memory-backend-memfd,id=mem,size={memory}M,share=on{pages}"),
-    );
+    line.option("-object", format!("memory-backend-memfd,id=mem,size={memory}M,share=on{pages}"));
     line.option("-chardev", server("monitor", &spec.run_folder.join(file::MONITOR)));
     line.option("-mon", "chardev=monitor,mode=control");
     let log = escape(&spec.run_folder.join(file::SERIAL_LOG));
@@ -181,17 +178,13 @@ impl Thing {
     }
 
     fn command_line(&self) -> String {
-        let mut text = self.head.1.clone();
-        for (key, value) in &self.entries {
-            let value = match value {
-                Value::Bool(true) => "on".to_owned(),
-                Value::Bool(false) => "off".to_owned(),
-                Value::String(text) => text.replace(',', ",,"),
-                other => other.to_string(),
-            };
-            text.push_str(&format!(",{key}={value}"));
-        }
-        text
+        let entries = self.entries.iter().map(|(key, value)| match value {
+            Value::Bool(true) => format!(",{key}=on"),
+            Value::Bool(false) => format!(",{key}=off"),
+            Value::String(text) => format!(",{key}={}", text.replace(',', ",,")),
+            other => format!(",{key}={other}"),
+        });
+        std::iter::once(self.head.1.clone()).chain(entries).collect()
     }
 
     /// Arguments of `netdev_add` and `device_add`.
@@ -260,10 +253,9 @@ pub(super) fn vf_device(vf: &VfPort, slot: Option<u8>) -> Thing {
 pub(super) fn tap_netdev(tap: &TapPort) -> Thing {
     let netdev = Thing::new("type", "tap").with("id", backend_id(&tap.name));
     match &tap.tap {
-        Tap::Named(name) => netdev
-            .with("ifname", name.as_str())
-            .with("script", "no")
-            .with("downscript", "no"),
+        Tap::Named(name) => {
+            netdev.with("ifname", name.as_str()).with("script", "no").with("downscript", "no")
+        }
         Tap::Open(descriptor) => netdev.with("fd", number(descriptor).to_string()),
     }
 }
@@ -316,4 +308,219 @@ fn plain(path: &Path) -> String {
 /// In an option a comma ends a value unless it is doubled.
 fn escape(path: &Path) -> String {
     plain(path).replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use lanekeeper_model::{MacAddr, Mtu};
+
+    use super::*;
+    use crate::seed::Seed;
+    use crate::spec::{Hugepages, Management};
+
+    const DEBIAN_12: Platform =
+        Platform { version: Version { major: 7, minor: 2 }, hugepages: false };
+
+    fn mac(last: u8) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, last])
+    }
+
+    fn vf(name: &str, last: u8) -> VfPort {
+        VfPort {
+            name: name.to_owned(),
+            socket: format!("/run/nic/{name}.sock").into(),
+            mac: mac(last),
+            slot: None,
+            queue_pairs: 1,
+            packed: false,
+            mtu: Mtu::ETHERNET,
+        }
+    }
+
+    /// A file that exists, and the text that stands for it in the expected lines.
+    fn file() -> std::path::PathBuf {
+        std::env::current_exe().expect("this program has a file")
+    }
+
+    fn kernel_vm() -> VmSpec {
+        let boot = Boot::Kernel {
+            kernel: file(),
+            initramfs: Some(file()),
+            command_line: "console=ttyS0 quiet".to_owned(),
+        };
+        VmSpec { spare_slots: 0, ..VmSpec::new("a1", 256, boot, Path::new("/run/vm/a1")) }
+    }
+
+    fn line(spec: &VmSpec, platform: Platform) -> String {
+        let arguments = arguments(spec, platform).expect("sound");
+        let text = arguments.join(" ").replace(" -", "\n-");
+        text.replace(&*file().to_string_lossy(), "FILE")
+    }
+
+    /// The lines that begin with one of these options.
+    fn only(spec: &VmSpec, platform: Platform, options: &[&str]) -> Vec<String> {
+        let text = line(spec, platform);
+        let wanted = |line: &&str| options.iter().any(|option| line.starts_with(option));
+        text.lines().filter(wanted).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_vm_with_a_vf_a_tap_and_a_way_out() {
+        let mut spec = kernel_vm();
+        spec.vfs = vec![vf("lane", 1)];
+        spec.taps = vec![TapPort {
+            name: "old".to_owned(),
+            tap: Tap::Named("tap0".to_owned()),
+            mac: mac(2),
+            slot: None,
+            mtu: Mtu::new(9000).expect("in range"),
+        }];
+        spec.management = Some(Management { mac: mac(3), ssh_port: Some(2222) });
+        let want = "\
+-name guest=a1,debug-threads=on
+-no-user-config
+-nodefaults
+-no-reboot
+-display none
+-machine q35,memory-backend=mem,smbus=off,sata=off,vmport=off
+-accel tcg,tb-size=256
+-cpu qemu64
+-smp 1
+-m 256M
+-object memory-backend-memfd,id=mem,size=256M,share=on
+-chardev socket,id=monitor,path=/run/vm/a1/monitor.sock,server=on,wait=off
+-mon chardev=monitor,mode=control
+-chardev socket,id=console,path=/run/vm/a1/console.sock,server=on,wait=off,\
+logfile=/run/vm/a1/serial.log,logappend=off
+-serial chardev:console
+-device virtio-serial-pci,id=serial,bus=pcie.0,addr=0x1
+-chardev socket,id=agent,path=/run/vm/a1/agent.sock,server=on,wait=off
+-device virtserialport,bus=serial.0,chardev=agent,name=org.qemu.guest_agent.0
+-object rng-random,id=random,filename=/dev/urandom
+-device virtio-rng-pci,rng=random,bus=pcie.0,addr=0x2
+-kernel FILE
+-initrd FILE
+-append console=ttyS0 quiet
+-device pcie-root-port,id=slot1,bus=pcie.0,addr=0x5,chassis=1,slot=1
+-device pcie-root-port,id=slot2,bus=pcie.0,addr=0x6,chassis=2,slot=2
+-device pcie-root-port,id=slot3,bus=pcie.0,addr=0x7,chassis=3,slot=3
+-chardev socket,id=vhost-lane,path=/run/nic/lane.sock,reconnect=1
+-netdev vhost-user,id=net-lane,chardev=vhost-lane,queues=1
+-device virtio-net-pci,id=port-lane,netdev=net-lane,mac=02:00:00:00:00:01,bus=slot1,romfile=,\
+host_mtu=1500,rx_queue_size=1024,tx_queue_size=1024
+-netdev tap,id=net-old,ifname=tap0,script=no,downscript=no
+-device virtio-net-pci,id=port-old,netdev=net-old,mac=02:00:00:00:00:02,bus=slot2,romfile=,\
+host_mtu=9000
+-netdev user,id=net-management,hostfwd=tcp:127.0.0.1:2222-:22
+-device virtio-net-pci,id=port-management,netdev=net-management,mac=02:00:00:00:00:03,bus=slot3,\
+romfile=";
+        assert_eq!(line(&spec, DEBIAN_12), want);
+    }
+
+    #[test]
+    fn vfs_stand_in_the_slots_they_ask_for_and_the_rest_around_them() {
+        let mut spec = kernel_vm();
+        spec.vfs = vec![VfPort { slot: Some(7), ..vf("x", 1) }, vf("y", 2)];
+        spec.spare_slots = 1;
+        let want = [
+            "-device pcie-root-port,id=slot1,bus=pcie.0,addr=0x5,chassis=1,slot=1",
+            "-device pcie-root-port,id=slot2,bus=pcie.0,addr=0x6,chassis=2,slot=2",
+            "-device pcie-root-port,id=slot7,bus=pcie.0,addr=0xb,chassis=7,slot=7",
+        ];
+        assert_eq!(only(&spec, DEBIAN_12, &["-device pcie-root-port"]), want);
+        let devices = only(&spec, DEBIAN_12, &["-device virtio-net"]);
+        assert!(devices[0].contains("id=port-x") && devices[0].contains("bus=slot7"));
+        assert!(devices[1].contains("id=port-y") && devices[1].contains("bus=slot1"));
+    }
+
+    #[test]
+    fn several_queue_pairs_and_packed_rings_are_asked_for_on_both_sides() {
+        let mut spec = kernel_vm();
+        spec.vfs = vec![VfPort { queue_pairs: 4, packed: true, ..vf("lane", 1) }];
+        let want = [
+            "-netdev vhost-user,id=net-lane,chardev=vhost-lane,queues=4",
+            "-device virtio-net-pci,id=port-lane,netdev=net-lane,mac=02:00:00:00:00:01,bus=slot1,\
+             romfile=,host_mtu=1500,rx_queue_size=1024,tx_queue_size=1024,packed=on,mq=on,\
+             vectors=10",
+        ];
+        assert_eq!(only(&spec, DEBIAN_12, &["-netdev", "-device virtio-net"]), want);
+    }
+
+    #[test]
+    fn a_newer_qemu_looks_for_the_software_nic_more_often() {
+        let mut spec = kernel_vm();
+        spec.vfs = vec![vf("lane", 1)];
+        for (major, minor, want) in
+            [(9, 1, "reconnect=1"), (9, 2, "reconnect-ms=200"), (10, 0, "reconnect-ms=200")]
+        {
+            let platform = Platform { version: Version { major, minor }, hugepages: false };
+            let chardev = only(&spec, platform, &["-chardev socket,id=vhost"]);
+            assert!(chardev[0].ends_with(&format!("lane.sock,{want}")), "{chardev:?}");
+        }
+    }
+
+    #[test]
+    fn kvm_and_hugepages_change_only_cpu_and_memory() {
+        let mut spec = kernel_vm();
+        spec.accel = Accel::Kvm;
+        spec.hugepages = Hugepages::WhenFree;
+        let platform = Platform { hugepages: true, ..DEBIAN_12 };
+        let want = [
+            "-accel kvm",
+            "-cpu host",
+            "-object memory-backend-memfd,id=mem,size=256M,share=on,hugetlb=on,hugetlbsize=2M",
+        ];
+        assert_eq!(only(&spec, platform, &["-accel", "-cpu", "-object memory"]), want);
+        let without = |spec: &VmSpec, platform| {
+            let mut lines: Vec<String> = line(spec, platform).lines().map(str::to_owned).collect();
+            lines.retain(|line| !["-acc", "-cpu", "-obj"].contains(&&line[..4]));
+            lines
+        };
+        assert_eq!(without(&spec, platform), without(&kernel_vm(), DEBIAN_12));
+    }
+
+    #[test]
+    fn a_disk_is_booted_with_its_seed_beside_it() {
+        let image = file();
+        let disk = Disk { image, format: DiskFormat::Qcow2, throw_away: true };
+        let mut spec = VmSpec { boot: Boot::Disk(disk), ..kernel_vm() };
+        spec.seed = Some(Seed::default());
+        let want = [
+            "-drive if=none,id=disk,format=qcow2,file=FILE,snapshot=on",
+            "-device virtio-blk-pci,drive=disk,bus=pcie.0,addr=0x3,bootindex=1",
+            "-drive if=none,id=seed,format=raw,file=/run/vm/a1/seed.img,read-only=on",
+            "-device virtio-blk-pci,drive=seed,bus=pcie.0,addr=0x4",
+        ];
+        assert_eq!(only(&spec, DEBIAN_12, &["-drive", "-device virtio-blk", "-kernel"]), want);
+    }
+
+    #[test]
+    fn a_comma_in_a_path_does_not_end_the_option() {
+        let mut spec = kernel_vm();
+        spec.run_folder = "/run/a,b".into();
+        spec.vfs = vec![VfPort { socket: "/run/c,d.sock".into(), ..vf("lane", 1) }];
+        let text = line(&spec, DEBIAN_12);
+        assert!(text.contains("path=/run/a,,b/monitor.sock,server=on"), "{text}");
+        assert!(text.contains("path=/run/c,,d.sock,reconnect=1"), "{text}");
+    }
+
+    #[test]
+    fn a_port_attached_later_has_the_same_values_as_one_from_the_start() {
+        let port = VfPort { packed: true, ..vf("lane", 1) };
+        assert_eq!(
+            vf_device(&port, Some(2)).monitor(),
+            json!({
+                "driver": "virtio-net-pci", "id": "port-lane", "netdev": "net-lane",
+                "mac": "02:00:00:00:00:01", "bus": "slot2", "romfile": "", "host_mtu": 1500,
+                "rx_queue_size": 1024, "tx_queue_size": 1024, "packed": true,
+            })
+        );
+        assert_eq!(
+            vf_chardev_monitor("lane", Path::new("/run/x.sock"), DEBIAN_12.version),
+            json!({ "id": "vhost-lane", "backend": { "type": "socket", "data": {
+                "addr": { "type": "unix", "data": { "path": "/run/x.sock" } },
+                "server": false, "reconnect": 1,
+            }}})
+        );
+    }
 }

@@ -79,8 +79,7 @@ impl Vm {
             error,
         };
         let output = prepare_folder(&spec).map_err(|error| fail("preparing", error))?;
-        let platform =
-            Platform { version: qemu.version, hugepages: hugepages_fit(&spec) };
+        let platform = Platform { version: qemu.version, hugepages: hugepages_fit(&spec) };
         let arguments = argv::build(&spec, &slots, platform);
         let inherited = spec.taps.iter().filter_map(|tap| match &tap.tap {
             Tap::Open(descriptor) => Some(Arc::clone(descriptor)),
@@ -184,11 +183,7 @@ impl Vm {
     }
 
     fn exited(&self, exit: Exit) -> VmError {
-        VmError::Exited {
-            vm: self.name.clone(),
-            status: exit.status,
-            last_words: exit.last_words,
-        }
+        VmError::Exited { vm: self.name.clone(), status: exit.status, last_words: exit.last_words }
     }
 
     fn exit_of(&self, status: std::process::ExitStatus) -> Exit {
@@ -196,23 +191,16 @@ impl Vm {
     }
 
     /// Runs the steps in order; when one fails, undoes those before it in reverse.
-    fn attach(
-        &self,
-        port: &str,
-        steps: &[(&str, serde_json::Value, Option<(&str, serde_json::Value)>)],
-    ) -> Result<(), VmError> {
-        let mut done = Vec::new();
-        for (command, arguments, undo) in steps {
-            if let Err(error) = self.command(command, arguments) {
-                for (command, arguments) in done.into_iter().rev().flatten() {
-                    if let Err(error) = self.command(command, arguments) {
-                        warn!(vm = self.name, port, %error, "a failed attach was not undone whole");
-                    }
+    fn attach(&self, port: &str, steps: &[Step]) -> Result<(), VmError> {
+        for (at, step) in steps.iter().enumerate() {
+            let Err(error) = self.command(step.command, &step.arguments) else { continue };
+            for (command, id) in steps[..at].iter().rev().filter_map(|done| done.undo.as_ref()) {
+                if let Err(error) = self.command(command, &json!({ "id": id })) {
+                    warn!(vm = self.name, port, %error, "a failed attach was not undone whole");
                 }
-                self.ports().slots.release(port);
-                return Err(error);
             }
-            done.push(undo.as_ref().map(|(command, arguments)| (*command, arguments)));
+            self.ports().slots.release(port);
+            return Err(error);
         }
         Ok(())
     }
@@ -226,6 +214,25 @@ impl Vm {
             None => error.to_string(),
         };
         HostError::Unreachable { host: self.name.clone(), why }
+    }
+}
+
+/// One step of an attach.
+struct Step {
+    command: &'static str,
+    arguments: serde_json::Value,
+    /// The command that undoes it, and the identifier that command takes.
+    undo: Option<(&'static str, String)>,
+}
+
+impl Step {
+    fn netdev(port: &str, arguments: serde_json::Value) -> Self {
+        let undo = Some(("netdev_del", argv::backend_id(port)));
+        Self { command: "netdev_add", arguments, undo }
+    }
+
+    fn device(arguments: serde_json::Value) -> Self {
+        Self { command: "device_add", arguments, undo: None }
     }
 }
 
@@ -291,7 +298,7 @@ fn last_lines(path: &Path, count: usize) -> String {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
         let size = file.metadata()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(4096)))?;
+        file.seek(SeekFrom::Start(size.saturating_sub(8192)))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -299,7 +306,15 @@ fn last_lines(path: &Path, count: usize) -> String {
     let text = read().unwrap_or_default();
     let lines = text.lines().map(|line| line.replace(|it: char| it.is_control(), ""));
     let lines: Vec<String> = lines.filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(count)..].join("; ")
+    let last = &lines[lines.len().saturating_sub(count)..];
+    // A kernel that panics says why, and then lists the whole call chain.
+    let why = lines.iter().rfind(|line| line.contains("Kernel panic"));
+    why.filter(|line| !last.contains(line))
+        .into_iter()
+        .chain(last)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 impl Machine for Vm {
@@ -326,20 +341,14 @@ impl Machine for Vm {
         check_socket(&self.name, port)?;
         let name = &port.name;
         let slot = self.ports().slots.take_present(&self.name, name, port.slot, port.mac)?;
-        let chardev = argv::vf_chardev_monitor(name, &port.socket, self.version);
-        let (chardev_id, backend_id) = (argv::chardev_id(name), argv::backend_id(name));
-        self.attach(
-            name,
-            &[
-                ("chardev-add", chardev, Some(("chardev-remove", json!({ "id": chardev_id })))),
-                (
-                    "netdev_add",
-                    argv::vf_netdev(port).monitor(),
-                    Some(("netdev_del", json!({ "id": backend_id }))),
-                ),
-                ("device_add", argv::vf_device(port, Some(slot)).monitor(), None),
-            ],
-        )?;
+        let chardev = Step {
+            command: "chardev-add",
+            arguments: argv::vf_chardev_monitor(name, &port.socket, self.version),
+            undo: Some(("chardev-remove", argv::chardev_id(name))),
+        };
+        let netdev = Step::netdev(name, argv::vf_netdev(port).monitor());
+        let device = Step::device(argv::vf_device(port, Some(slot)).monitor());
+        self.attach(name, &[chardev, netdev, device])?;
         self.ports().vfs.insert(name.clone());
         Ok(slot)
     }
@@ -356,14 +365,9 @@ impl Machine for Vm {
         }
         let name = &port.name;
         let slot = self.ports().slots.take_present(&self.name, name, port.slot, port.mac)?;
-        let undo = ("netdev_del", json!({ "id": argv::backend_id(name) }));
-        self.attach(
-            name,
-            &[
-                ("netdev_add", argv::tap_netdev(port).monitor(), Some(undo)),
-                ("device_add", argv::tap_device(port, Some(slot)).monitor(), None),
-            ],
-        )?;
+        let netdev = Step::netdev(name, argv::tap_netdev(port).monitor());
+        let device = Step::device(argv::tap_device(port, Some(slot)).monitor());
+        self.attach(name, &[netdev, device])?;
         Ok(slot)
     }
 
