@@ -188,6 +188,17 @@ fn what_a_nic_sends_does_not_come_back_to_it() {
 }
 
 #[test]
+fn the_interface_is_promiscuous_as_long_as_the_uplink_is_open() {
+    let Some(pair) = Pair::new("promisc", 1500) else { return };
+    let host = &pair.left.host;
+    assert_eq!(host.promiscuity("wire"), 0);
+    let end = host.open(&packet("wire"), 3).expect("opens");
+    assert_eq!(host.promiscuity("wire"), 3);
+    drop(end);
+    assert_eq!(host.promiscuity("wire"), 0);
+}
+
+#[test]
 fn flows_spread_over_the_queues_and_each_stays_on_one() {
     let Some(pair) = Pair::new("flows", 1500) else { return };
     let (mut left, mut right) = pair.open(4);

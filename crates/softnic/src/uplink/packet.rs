@@ -20,7 +20,10 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 /// Bytes of frames that may wait for the interface.
 const SEND_BUFFER: usize = 4 << 20;
 
-/// The header without `num_buffers`, which is all that kernels before 6.4 know here.
+/// The header as it is everywhere else in the software NIC.
+const HEADER: usize = size_of::<NetHeader>();
+/// The header without `num_buffers`, which is all that kernels before 6.6 know here
+/// (`PACKET_VNET_HDR_SZ` is newer).
 const SHORT_HEADER: usize = 10;
 
 /// A socket for each queue, bound to the interface if that is up. (The kernel distributes over
@@ -41,13 +44,9 @@ pub(super) fn open(
         error if error.raw_os_error() == Some(libc::ENODEV) => UplinkError::no_interface(name),
         error => UplinkError::system("open a packet socket on", name, error),
     };
-    let mut header_len = size_of::<NetHeader>();
-    let mut files = Vec::with_capacity(queues);
-    for _ in 0..queues {
-        let (socket, len) = socket().map_err(failed)?;
-        header_len = len;
-        files.push(socket);
-    }
+    let header_len = if socket(HEADER).is_ok() { HEADER } else { SHORT_HEADER };
+    let files =
+        (0..queues).map(|_| socket(header_len)).collect::<io::Result<Vec<_>>>().map_err(failed)?;
     let attached = interfaces.is_up(name);
     if attached {
         attach(&files, index).map_err(failed)?;
@@ -64,8 +63,8 @@ fn is_permission(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 
-/// A socket that receives nothing yet, and the length of its headers.
-fn socket() -> io::Result<(OwnedFd, usize)> {
+/// A socket that receives nothing yet, with headers of this length.
+fn socket(header_len: usize) -> io::Result<OwnedFd> {
     // Without a protocol it stays deaf until it is bound; with one it would hear all interfaces.
     let socket = net::socket_with(
         AddressFamily::PACKET,
@@ -74,11 +73,11 @@ fn socket() -> io::Result<(OwnedFd, usize)> {
         None,
     )?;
     let fd = socket.as_fd();
-    let whole = sys::set_packet_option(fd, libc::PACKET_VNET_HDR_SZ, size_of::<NetHeader>() as u32);
-    if whole.is_err() {
+    if header_len == SHORT_HEADER {
         sys::set_packet_option(fd, libc::PACKET_VNET_HDR, 1)?;
+    } else {
+        sys::set_packet_option(fd, libc::PACKET_VNET_HDR_SZ, header_len as u32)?;
     }
-    let header_len = if whole.is_ok() { size_of::<NetHeader>() } else { SHORT_HEADER };
     sys::set_packet_option(fd, libc::PACKET_AUXDATA, 1)?;
     // What we send is not to come back. The option keeps the kernel from making a copy of each
     // frame for us; for sockets in a fanout group it has no effect, and the group's own flag is
@@ -92,7 +91,7 @@ fn socket() -> io::Result<(OwnedFd, usize)> {
     if sockopt::set_socket_send_buffer_size_force(fd, SEND_BUFFER).is_err() {
         sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER)?;
     }
-    Ok((socket, header_len))
+    Ok(socket)
 }
 
 fn attach(sockets: &[OwnedFd], index: u32) -> io::Result<()> {
@@ -119,4 +118,64 @@ fn attach(sockets: &[OwnedFd], index: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lanekeeper_testbed::netns::{Lab, Namespace};
+
+    use super::super::batch::{MAX_PIECES, Stage};
+    use super::super::{Kind, Link, LinkStatus, ReceiveBatch, Slot, UplinkQueue};
+    use super::*;
+    use crate::ring::Gather;
+
+    /// A queue as it is on a kernel that knows short headers only.
+    fn old_queue(host: &Namespace) -> UplinkQueue {
+        let open = || -> io::Result<Slot> {
+            let index = Interfaces::open()?.index(&InterfaceName::new("wire").expect("valid"))?;
+            let sockets = [socket(SHORT_HEADER)?];
+            attach(&sockets, index.expect("an interface"))?;
+            let [socket] = sockets;
+            let slot = Slot::new(socket, SHORT_HEADER)?;
+            slot.listen()?;
+            Ok(slot)
+        };
+        let slot = host.run(open).expect("enters").expect("a socket");
+        let link = Link::default();
+        link.set(LinkStatus { carrier: true, mtu: None });
+        let stage = Stage::new(MAX_PIECES);
+        UplinkQueue { slot: Some(Arc::new(slot)), kind: Kind::Packet, link, stage }
+    }
+
+    #[test]
+    fn frames_and_offloads_cross_in_the_short_header_of_older_kernels() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: network namespaces need root");
+            return;
+        }
+        let mut lab = Lab::new("short");
+        let hosts = ["l", "r"].map(|label| lab.namespace(label).expect("made"));
+        lab.cable((&hosts[0], "wire"), (&hosts[1], "wire"), 1500).expect("joined");
+        let [mut left, mut right] = [&hosts[0], &hosts[1]].map(old_queue);
+
+        // A TCP checksum to finish; the tag travels beside the frame and is put back.
+        let mut frame = vec![0xff; 12];
+        frame.extend([0x81, 0, 0, 7, 8, 0, 0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6]);
+        frame.resize(18 + 40 + 100, 0x55);
+        let header = [1, 0, 0, 0, 0, 0, 38, 0, 16, 0, 0, 0];
+        let mut batch = left.batch();
+        batch.push(&header, Gather::from_slice(&frame)).expect("room");
+        assert_eq!(batch.send().taken, 1);
+
+        let ready = right.fd().expect("a socket");
+        let mut fds =
+            [rustix::event::PollFd::from_borrowed_fd(ready, rustix::event::PollFlags::IN)];
+        let patience = rustix::time::Timespec { tv_sec: 5, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1));
+        let mut arrived = ReceiveBatch::new();
+        right.receive(&mut arrived);
+        assert_eq!(arrived.iter().collect::<Vec<_>>(), [(&header, &frame[..])]);
+    }
 }

@@ -63,6 +63,15 @@ impl Host {
         self.0.run(work).expect("enters")
     }
 
+    /// How many have asked for all frames of an interface.
+    pub(crate) fn promiscuity(&self, interface: &str) -> u32 {
+        let arguments = ["-n", self.name(), "-d", "link", "show", interface];
+        let output = std::process::Command::new("ip").args(arguments).output().expect("runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let (_, after) = text.split_once("promiscuity ").expect("iproute2 says it");
+        after.split_whitespace().next().and_then(|count| count.parse().ok()).expect("a count")
+    }
+
     pub(crate) fn open(&self, config: &UplinkConfig, queues: usize) -> Result<End, UplinkError> {
         let (uplink, queues) = self.run(|| Uplink::open(config, queues))?;
         Ok(End { namespace: self.0.clone(), uplink, queues, batch: ReceiveBatch::new() })
