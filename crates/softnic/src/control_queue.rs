@@ -5,8 +5,7 @@
 
 use lanekeeper_model::{MacAddr, VlanId};
 
-use crate::port::PortQueue;
-use crate::ring::{PopScratch, RingFault};
+use crate::ring::{PopScratch, Queue, RingFault};
 
 /// Longest command looked at: two MAC tables of 128 entries fit.
 pub(crate) const MAX_COMMAND: usize = 2_048;
@@ -84,12 +83,12 @@ const ACK_ERROR: u8 = 1;
 
 /// Answer the next command, if there is one. `decide` says whether it was done.
 pub(crate) fn serve_one(
-    ring: &mut PortQueue,
+    queue: &mut Queue,
     scratch: &mut PopScratch,
     buffer: &mut [u8; MAX_COMMAND],
     decide: impl FnOnce(&Command) -> bool,
 ) -> Result<bool, RingFault> {
-    let Some(mut chain) = ring.queue.pop_mixed(scratch)? else { return Ok(false) };
+    let Some(mut chain) = queue.pop_mixed(scratch)? else { return Ok(false) };
     let length = chain.request().len();
     let done = length <= MAX_COMMAND
         && chain.request().copy_at(0, &mut buffer[..length]) == length
@@ -97,6 +96,84 @@ pub(crate) fn serve_one(
     chain.respond(&[if done { ACK_OK } else { ACK_ERROR }]);
     chain.complete();
     Ok(true)
+}
+
+/// A hostile driver's control queue from any bytes, with what must hold whatever they are.
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_harness {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use super::{Command, MAX_COMMAND, MAX_TABLE, serve_one};
+    use crate::driver::{VfDriver, VfOptions};
+    use crate::ring::{PopScratch, Position, Queue, RingKind};
+
+    const SIZE: u16 = 8;
+
+    thread_local! {
+        /// Mapping takes longer than a run, so it is done once a thread.
+        static DRIVERS: RefCell<Option<[VfDriver; 2]>> = const { RefCell::new(None) };
+    }
+
+    fn driver(kind: RingKind) -> VfDriver {
+        let options =
+            VfOptions { kind, size: SIZE, control: true, indirect: true, ..VfOptions::default() };
+        VfDriver::unconnected(options).expect("memory for a driver")
+    }
+
+    /// The first byte chooses the ring's format, the next 128 are its descriptors (addresses are
+    /// bent into memory), two more the available index, the rest what lies in the buffers.
+    ///
+    /// # Panics
+    /// When a command passes that no well-formed bytes stand for, or the ring yields more chains
+    /// than it has.
+    pub fn control_queue(data: &[u8]) {
+        let Some((&first, data)) = data.split_first() else { return };
+        let Some((descriptors, data)) = data.split_first_chunk::<128>() else { return };
+        let Some((index, content)) = data.split_first_chunk::<2>() else { return };
+        let make = || [RingKind::Split, RingKind::Packed].map(driver);
+        DRIVERS.with_borrow_mut(|drivers| {
+            let driver = &drivers.get_or_insert_with(make)[usize::from(first & 1)];
+            run(driver, descriptors, *index, content);
+        });
+    }
+
+    fn run(driver: &VfDriver, descriptors: &[u8; 128], index: [u8; 2], content: &[u8]) {
+        let memory = driver.guest_memory();
+        let number = driver.control_queue().expect("it was asked for");
+        let spec = driver.ring_spec(number).expect("it was asked for");
+        let poke = |at: u64, bytes: &[u8]| memory.write(at, bytes).expect("its own memory");
+        let data = driver.ring_spec(0).expect("a receive ring").desc;
+        let mut ring = *descriptors;
+        for descriptor in ring.as_chunks_mut::<16>().0 {
+            // Near the ring, mostly: what lies far away is only ever refused.
+            if descriptor[7] & 0xf0 == 0 {
+                let near = u64::from(u16::from_le_bytes([descriptor[0], descriptor[1]]) & 0xfff);
+                descriptor[..8].copy_from_slice(&(data + near).to_le_bytes());
+            }
+        }
+        poke(data, &content[..content.len().min(0x1000)]);
+        poke(spec.desc, &ring);
+        if spec.kind == RingKind::Split {
+            poke(spec.avail + 2, &index);
+            poke(spec.avail + 4, &[0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0]);
+        }
+        let Ok(mut queue) = Queue::new(Arc::clone(memory), spec, Position::START) else { return };
+        let (mut scratch, mut buffer) = (PopScratch::new(), [0; MAX_COMMAND]);
+        for served in 0.. {
+            assert!(served <= usize::from(SIZE), "a ring of {SIZE} has no more chains");
+            let decide = |command: &Command| {
+                if let Command::MacTable(table) = command {
+                    assert!(table.len() <= MAX_TABLE);
+                }
+                true
+            };
+            match serve_one(&mut queue, &mut scratch, &mut buffer, decide) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -108,6 +185,15 @@ mod tests {
         #[test]
         fn whatever_a_vm_writes_parsing_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = parse(&bytes);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_vm_does_to_its_control_ring_the_device_survives(
+            bytes in proptest::collection::vec(any::<u8>(), 131..700),
+        ) {
+            fuzz_harness::control_queue(&bytes);
         }
     }
 

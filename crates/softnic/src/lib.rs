@@ -18,7 +18,10 @@ pub mod uplink;
 
 mod config;
 mod control;
+#[cfg(not(any(test, fuzzing)))]
 mod control_queue;
+#[cfg(any(test, fuzzing))]
+pub mod control_queue;
 mod features;
 mod journal;
 mod nic;

@@ -8,6 +8,7 @@
 //! VM may crash and come back, and so may we.
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::net::RecvFlags;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -77,7 +79,7 @@ fn serve_connection(shared: &Arc<Shared>, port: usize, stream: UnixStream) {
         if ready & 2 != 0 {
             lock(&session).serve_control_queue();
         }
-        if ready & 1 != 0 {
+        if ready & 1 != 0 && !early_enable(&socket, &session) {
             match handler.handle_request() {
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::SocketBroken(_)) => break,
@@ -90,6 +92,45 @@ fn serve_connection(shared: &Arc<Shared>, port: usize, stream: UnixStream) {
     }
     lock(&session).detach_all();
     tracing::info!(vf = port, "front-end gone");
+}
+
+/// Take a `VHOST_USER_SET_VRING_ENABLE` that comes before the front-end has accepted any feature.
+///
+/// QEMU enables the rings of a network device while it makes the device, before it sends
+/// `SET_FEATURES`; the `vhost` crate takes that for a breach of protocol. Returns whether there was
+/// such a message; every other one is left where it is.
+fn early_enable(mut socket: &UnixStream, session: &Mutex<Session>) -> bool {
+    const SET_VRING_ENABLE: u32 = 18;
+    /// Header (request, flags, size) and payload (index, 0 or 1), 32 bits each, in the host's order.
+    const MESSAGE: usize = 20;
+    const NEED_REPLY: u32 = 1 << 3;
+    const VERSION_1_REPLY: u32 = 1 | 1 << 2;
+
+    let mut session = lock(session);
+    if session.accepted & features::PROTOCOL_FEATURES != 0 {
+        return false;
+    }
+    let mut message = [0; MESSAGE];
+    match rustix::net::recv(socket, &mut message[..], RecvFlags::PEEK) {
+        Ok((_, MESSAGE)) => {}
+        _ => return false,
+    }
+    let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| message[4 * at + byte]));
+    let [request, flags, size, index, value] = std::array::from_fn(word);
+    if (request, size) != (SET_VRING_ENABLE, 8) || value > 1 {
+        return false;
+    }
+    if socket.read_exact(&mut [0; MESSAGE]).is_err() {
+        return false;
+    }
+    let refused = session.set_vring_enable(index, value == 1).is_err();
+    if flags & NEED_REPLY != 0 {
+        let header = [SET_VRING_ENABLE, VERSION_1_REPLY, 8].map(u32::to_ne_bytes).concat();
+        let reply = [header, u64::from(refused).to_ne_bytes().to_vec()].concat();
+        // A front-end that is gone is noticed by the next read.
+        let _ = socket.write_all(&reply);
+    }
+    true
 }
 
 fn lock(session: &Mutex<Session>) -> std::sync::MutexGuard<'_, Session> {
@@ -363,7 +404,7 @@ impl Session {
         loop {
             control.ring.queue.disable_kicks();
             while control_queue::serve_one(
-                &mut control.ring,
+                &mut control.ring.queue,
                 &mut control.scratch,
                 &mut command,
                 |request| self.shared.guest_command(self.port, request),
