@@ -474,16 +474,16 @@ unsafe fn copy_few(from: *const u8, to: *mut u8, count: usize) {
 #[inline(always)]
 fn prefetch<const WRITE: bool>(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing into the program and never faults, at any address.
+    if WRITE {
+        // The intrinsic with a hint to write compiles to a plain prefetch unless the target is
+        // newer than the baseline; older processors take this instruction as none at all.
+        // SAFETY: a prefetch changes nothing the program can see and never faults, at any address.
         unsafe {
-            if WRITE {
-                _mm_prefetch::<_MM_HINT_ET0>(at.cast());
-            } else {
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
-            }
+            std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
         }
+    } else {
+        // SAFETY: as above.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
