@@ -174,15 +174,18 @@ fn a_scattered_frame_arrives_whole() {
 }
 
 #[test]
-fn what_a_nic_sends_does_not_come_back_to_it() {
+fn what_leaves_by_the_interface_does_not_arrive_whoever_sends_it() {
     let Some(pair) = Pair::new("echo", 1500) else { return };
     for queues in [1, 4] {
         let (mut left, mut right) = pair.open(queues);
-        for queue in 0..queues {
-            let frame = numbered(queue as u32);
-            assert_eq!(left.send_on(queue, &[(NO_OFFLOAD, &frame)]).taken, 1);
+        let mut another = pair.left.host.open(&packet("wire"), 1).expect("opens");
+        another.until(|status| status.carrier);
+        for number in 0..8 {
+            let frame = numbered(number);
+            let sender = if number < 4 { &mut another } else { &mut left };
+            assert_eq!(sender.send(&[(NO_OFFLOAD, &frame)]).taken, 1);
         }
-        assert_eq!(right.receive(queues).len(), queues);
+        assert_eq!(right.receive(8).len(), 8);
         assert_eq!(left.receive_for(Duration::from_millis(100)), []);
     }
 }
@@ -200,19 +203,21 @@ fn the_interface_is_promiscuous_as_long_as_the_uplink_is_open() {
 
 #[test]
 fn flows_spread_over_the_queues_and_each_stays_on_one() {
+    // Not a multiple of the queues: dealing out in turn would tear flows apart.
+    const FLOWS: usize = 61;
     let Some(pair) = Pair::new("flows", 1500) else { return };
     let (mut left, mut right) = pair.open(4);
     for _ in 0..4 {
-        for flow in 0..64 {
+        for flow in 0..FLOWS as u16 {
             let frame = udp_flow(flow);
             assert_eq!(left.send(&[(NO_OFFLOAD, &frame)]).taken, 1);
         }
     }
     let mut queues_of = HashMap::<Vec<u8>, HashSet<usize>>::new();
-    for (queue, frame) in right.receive_with_queue(4 * 64) {
+    for (queue, frame) in right.receive_with_queue(4 * FLOWS) {
         queues_of.entry(frame).or_default().insert(queue);
     }
-    assert_eq!(queues_of.len(), 64);
+    assert_eq!(queues_of.len(), FLOWS);
     assert!(queues_of.values().all(|queues| queues.len() == 1));
     let used: HashSet<_> = queues_of.values().flatten().collect();
     assert!(used.len() > 1, "all flows on queue {used:?}");
@@ -393,6 +398,24 @@ fn a_tap_that_is_deleted_is_made_again() {
         assert_eq!(end.send_on(queue, &[(NO_OFFLOAD, &request)]).taken, 1);
         end.first(|frame| frames::is_arp_reply(frame, them));
     }
+}
+
+#[test]
+fn a_tap_whose_name_is_taken_meanwhile_waits_in_silence() {
+    let Some(host) = OwnHost::new("taken") else { return };
+    let mut end = host.open(&tap("lktap", None), 2).expect("opens");
+    host.ip(&["link", "delete", "lktap"]);
+    host.ip(&["link", "add", "lktap", "type", "veth", "peer", "name", "other"]);
+    end.until(|status| !status.carrier);
+    for _ in 0..2 {
+        end.refresh();
+        for queue in &end.queues {
+            assert!(!is_readable(queue.fd(), Duration::ZERO), "wakes its worker for nothing");
+        }
+    }
+    host.ip(&["link", "delete", "lktap"]);
+    end.until(|status| status.carrier);
+    assert_eq!(end.send_on(1, &[(NO_OFFLOAD, &numbered(0))]).taken, 1);
 }
 
 #[test]

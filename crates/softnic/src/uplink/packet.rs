@@ -79,9 +79,9 @@ fn socket(header_len: usize) -> io::Result<OwnedFd> {
         sys::set_packet_option(fd, libc::PACKET_VNET_HDR_SZ, header_len as u32)?;
     }
     sys::set_packet_option(fd, libc::PACKET_AUXDATA, 1)?;
-    // What we send is not to come back. The option keeps the kernel from making a copy of each
-    // frame for us; for sockets in a fanout group it has no effect, and the group's own flag is
-    // newer (6.2) than kernels in use, so there is a filter, too.
+    // What the host itself sends on the interface has not arrived there. The option keeps the
+    // kernel from making a copy of each such frame for us; for sockets in a fanout group it has no
+    // effect, and the group's own flag is newer (6.2) than kernels in use, so there is a filter.
     sys::set_packet_option(fd, libc::PACKET_IGNORE_OUTGOING, 1)?;
     sys::filter_outgoing(fd)?;
     // Beyond the system's limit with CAP_NET_ADMIN, else up to it.
