@@ -110,9 +110,10 @@ pub(crate) struct Published {
     pub(crate) any_rate: bool,
 }
 
-/// A trusted VF sent from an address that the table does not know.
+/// A station was seen where the table does not have it.
 pub(crate) struct News {
-    pub(crate) vf: VfIndex,
+    /// Behind this trusted VF; `None`: behind the uplink.
+    pub(crate) vf: Option<VfIndex>,
     pub(crate) vlan: VlanKey,
     pub(crate) mac: u64,
 }
@@ -592,7 +593,7 @@ impl Shared {
             }
             for News { vf, vlan, mac } in news {
                 for (port, learned) in sources.learned.iter_mut().enumerate() {
-                    if port == vf.get() {
+                    if vf.is_some_and(|vf| vf.get() == port) {
                         learned.insert(vlan, mac);
                     } else {
                         learned.remove(vlan, mac);

@@ -368,6 +368,10 @@ impl Session {
             let memory = regions
                 .map_err(Error::ReqHandlerError)
                 .and_then(|regions| GuestMemory::map(regions).map_err(refused))?;
+            if !memory.sealed() {
+                // Anonymous memory of QEMU and others can be sealed and is; files cannot.
+                tracing::debug!(vf = self.port, "the front-end could shrink its memory under us");
+            }
             self.memory = Some(Arc::new(memory));
         }
         for index in running {

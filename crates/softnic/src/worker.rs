@@ -343,7 +343,7 @@ impl Worker {
                             let route = published.table.route(Source::Vf(port.index), &ingress);
                             if published.table.should_learn(port.index, &ingress) {
                                 shared.learn(News {
-                                    vf: port.index,
+                                    vf: Some(port.index),
                                     vlan: ingress.vlan(),
                                     mac: ingress.src,
                                 });
@@ -400,6 +400,10 @@ impl Worker {
             let len = bytes.len();
             let verdict =
                 judge_uplink(policy, batch.head(frame), len, &header, None).and_then(|ingress| {
+                    if round.table.should_forget(&ingress) {
+                        let (vlan, mac) = (ingress.vlan(), ingress.src);
+                        shared.learn(News { vf: None, vlan, mac });
+                    }
                     let route = round.table.route(Source::Uplink, &ingress)?;
                     Ok((ingress, route))
                 });

@@ -112,6 +112,7 @@ pub struct SwitchTable {
     ports: Box<[PortPolicy; MAX_VFS]>,
     fdb: Fdb,
     promiscuous: u64,
+    any_learned: bool,
     uplink: Option<UplinkPolicy>,
 }
 
@@ -147,8 +148,9 @@ impl SwitchTable {
                 add_further_macs(&mut fdb, port, policy);
             }
         }
+        let any_learned = ports.iter().any(|port| port.learned.iter().next().is_some());
         let ports = Box::new(policies.map(|policy| policy.unwrap_or_else(|| absent.clone())));
-        Ok(Self { ports, fdb: fdb.build(), promiscuous, uplink })
+        Ok(Self { ports, fdb: fdb.build(), promiscuous, any_learned, uplink })
     }
 
     /// One VF's policy.
@@ -198,6 +200,15 @@ impl SwitchTable {
             return Err(DropReason::NoDestination);
         }
         Ok(Route::Group { vfs, uplink })
+    }
+
+    /// Whether the control side should forget that some VF sends from `frame.src`, because the
+    /// frame came from the uplink: the station has moved off this host.
+    #[inline]
+    pub fn should_forget(&self, frame: &Ingress) -> bool {
+        self.any_learned
+            && self.fdb.find(frame.vlan(), frame.src).is_some()
+            && !self.fdb.is_fixed(frame.vlan(), frame.src)
     }
 
     /// Whether the control side should learn that this VF sends from `frame.src`, and make a new
@@ -373,6 +384,19 @@ mod tests {
         assert_eq!(from_wire(&table, &on_7), Ok(Route::Vf(2)));
         let untagged = from_wire(&table, &frame(mac(9), mac(50)));
         assert_eq!(untagged, Err(DropReason::NoDestination), "learned in VLAN 7 only");
+    }
+
+    #[test]
+    fn a_learned_address_that_comes_from_the_uplink_has_moved() {
+        let mut ports = [port(1, 0), trusted(2, 0)];
+        let wire = frame(mac(50), mac(1));
+        let arrived = |table: &SwitchTable| {
+            judge_uplink(&UplinkPolicy::PLAIN, &wire, wire.len(), &NetHeader::default(), None)
+                .map(|ingress| table.should_forget(&ingress))
+        };
+        assert_eq!(arrived(&build(&ports)), Ok(false), "nobody was seen with it");
+        ports[1].learned.insert(VlanKey::NONE, mac(50).to_u64());
+        assert_eq!(arrived(&build(&ports)), Ok(true));
     }
 
     #[test]
