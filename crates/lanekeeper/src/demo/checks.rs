@@ -1,0 +1,404 @@
+//! What the demo proves, in the order in which it is shown: lanes on one host, lanes across hosts,
+//! the traditional path beside them, and tenants kept apart.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use lanekeeper_hw::Hardware;
+use lanekeeper_model::{MacAddr, VfChange, VlanTag};
+use lanekeeper_verify::{
+    Forgery, Host, HostError, Isolation, Loss, Measured, Perftest, PingPlan, ProbeError,
+    RdmaEndpoint, RdmaPort, Reach, Report, Row, converged, forge, largest_packet, ping,
+    rdma_connects, rdma_measure, rxe_on, tcp_throughput,
+};
+
+use super::DemoError;
+use super::plan::{self, MTU, PREFIX, PlannedVm, Tenant};
+use super::progress::Progress;
+
+/// How many times [`run`] calls [`Progress::step`].
+pub(super) const STEPS: usize = 2 * LANE_STEPS + 2 * BRIDGED_STEPS + ISOLATION_STEPS;
+const BRIDGED_STEPS: usize = 5;
+const LANE_STEPS: usize = 7;
+const ISOLATION_STEPS: usize = 9;
+
+/// Longest one measurement may take: twenty times what it takes on emulated CPUs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long RDMA may stay unanswered before it counts as silent. A control that must be answered
+/// ends in a third of it on emulated CPUs.
+const SILENCE: Duration = Duration::from_secs(8);
+const TCP: Duration = Duration::from_secs(2);
+/// Message of 64 KiB, as perftest sends by default.
+const WRITE_BW: Perftest = Perftest::write_bw(65_536, 120);
+/// Long enough to run beside [`TCP`].
+const WRITE_BW_LONG: Perftest = Perftest::write_bw(65_536, 300);
+const WRITE_LAT: Perftest = Perftest::write_lat(100);
+const SEND_LAT: Perftest = Perftest::send_lat(100);
+/// The RoCE path MTU that jumbo packets must bring: the largest there is (InfiniBand's 4096).
+const ROCE_MTU: u64 = 4096;
+/// Of ten thousand RoCE packets this many may be lost and sent again: receive rings of emulated
+/// CPUs overflow now and then, and there is no PFC on a software NIC.
+const TOLERATED: u64 = 100;
+
+/// One NIC of a VM, set up.
+pub(super) struct Nic {
+    netdev: String,
+    address: Ipv4Addr,
+    rdma: RdmaPort,
+}
+
+/// A VM whose NICs are set up.
+pub(super) struct Station<'a> {
+    vm: PlannedVm,
+    host: &'a dyn Host,
+    lane: Nic,
+    bridged: Nic,
+}
+
+/// Give both NICs of a VM their MTU, address and RDMA device.
+///
+/// # Errors
+/// [`DemoError::Probe`] when the VM refuses.
+pub(super) fn set_up<'a>(vm: PlannedVm, host: &'a dyn Host) -> Result<Station<'a>, DemoError> {
+    let lane = set_up_nic(host, vm.lane_mac(), vm.lane_address(), "rxe0")?;
+    let bridged = set_up_nic(host, vm.bridged_mac(), vm.bridged_address(), "rxe1")?;
+    Ok(Station { vm, host, lane, bridged })
+}
+
+fn set_up_nic(
+    host: &dyn Host,
+    mac: MacAddr,
+    address: Ipv4Addr,
+    device: &str,
+) -> Result<Nic, ProbeError> {
+    // Names of interfaces depend on the order in which the kernel finds them; MACs do not.
+    let find = format!(
+        "for d in /sys/class/net/*; do read m < $d/address; [ \"$m\" = {mac} ] && n=${{d##*/}}; \
+         done; [ -n \"$n\" ] || {{ echo 'no interface has MAC {mac}' >&2; exit 1; }}; \
+         ip link set $n mtu {MTU} up && ip address add {address}/{PREFIX} dev $n && echo $n"
+    );
+    let netdev = host.check(&find, PATIENCE)?.trim().to_owned();
+    let rdma = rxe_on(host, device, &netdev, address.into())?;
+    Ok(Nic { netdev, address, rdma })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Lane,
+    Bridged,
+}
+
+impl Path {
+    fn of<'s>(self, station: &'s Station<'_>) -> &'s Nic {
+        match self {
+            Self::Lane => &station.lane,
+            Self::Bridged => &station.bridged,
+        }
+    }
+}
+
+/// Between whom and over what a measurement runs.
+#[derive(Clone, Copy)]
+struct Between<'a> {
+    path: Path,
+    client: &'a Station<'a>,
+    server: &'a Station<'a>,
+}
+
+impl<'a> Between<'a> {
+    fn name(&self) -> String {
+        let nic = match self.path {
+            Path::Lane => "VF",
+            Path::Bridged => "tap + bridge",
+        };
+        let hosts =
+            if self.client.vm.host == self.server.vm.host { "same host" } else { "across hosts" };
+        format!("{nic}, {hosts}")
+    }
+
+    fn row(&self, what: &str) -> Row {
+        Row::new(self.name(), format!("{} → {}", self.client.vm.name, self.server.vm.name), what)
+    }
+
+    fn endpoint(&self, station: &'a Station<'a>) -> RdmaEndpoint<'a> {
+        let nic = self.path.of(station);
+        RdmaEndpoint { host: station.host, port: &nic.rdma, exchange: nic.address.into() }
+    }
+
+    fn target(&self) -> Ipv4Addr {
+        self.path.of(self.server).address
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self.path {
+            Path::Lane => {
+                "run again with --keep and look at link and drops of the VFs: lanekeeper softnic \
+                 show --run-root /run/lanekeeper/demo/nics"
+            }
+            Path::Bridged => {
+                "run again with --keep and look at the bridge: ip -n lkdemo-host1 -s link"
+            }
+        }
+    }
+}
+
+/// Everything that is checked, made into a report as it goes.
+pub(super) struct Checks<'a> {
+    progress: &'a Progress,
+    hardware: &'a dyn Hardware,
+    report: Report,
+}
+
+/// Check everything. A check that does not hold is a row that says so; the run goes on.
+///
+/// # Errors
+/// [`DemoError::Probe`] when a VM no longer answers, [`DemoError::Hardware`] when a NIC does not.
+pub(super) fn run(
+    stations: &[Station<'_>],
+    hardware: &dyn Hardware,
+    progress: &Progress,
+    title: String,
+) -> Result<Report, DemoError> {
+    let [a1, a2, a3, b1] = stations else {
+        return Err(DemoError::Plan(format!("there are {} VMs, not four", stations.len())));
+    };
+    let mut checks = Checks { progress, hardware, report: Report::new(title) };
+    let between = |path, client, server| Between { path, client, server };
+    checks.lane(between(Path::Lane, a1, a2))?;
+    checks.lane(between(Path::Lane, a1, a3))?;
+    checks.bridged(between(Path::Bridged, a1, a2))?;
+    checks.bridged(between(Path::Bridged, a1, a3))?;
+    checks.isolation(b1, a1, a3)?;
+    Ok(checks.report)
+}
+
+impl Checks<'_> {
+    /// Make one check. What it finds wrong becomes a failing row; a VM that is gone ends the run.
+    fn check(
+        &mut self,
+        row: Row,
+        remedy: &str,
+        look: impl FnOnce(Row) -> Result<Row, ProbeError>,
+    ) -> Result<(), DemoError> {
+        let Row { path, between, what, .. } = &row;
+        self.progress.step(&format!("{path}: {between}: {what}"));
+        let failing = row.clone();
+        let row = match look(row) {
+            Ok(row) => row,
+            Err(error @ ProbeError::Host(HostError::Unreachable { .. })) => {
+                return Err(DemoError::Probe(error));
+            }
+            Err(error) => failing.seen(error.to_string()).fails(remedy),
+        };
+        self.report.rows.push(row);
+        Ok(())
+    }
+
+    fn lane(&mut self, between: Between<'_>) -> Result<(), DemoError> {
+        self.bridged(between)?;
+        self.jumbo(between)?;
+        self.converged(between)
+    }
+
+    fn bridged(&mut self, between: Between<'_>) -> Result<(), DemoError> {
+        let Between { client, server, .. } = between;
+        let remedy = between.remedy();
+        self.check(between.row("ping, 84 bytes"), remedy, |mut row| {
+            let ping = ping(client.host, between.target().into(), &PingPlan::default())?;
+            (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
+            Ok(if ping.loss.none() { row.seen("round trip") } else { row.fails(remedy) })
+        })?;
+        for (test, what) in [
+            (WRITE_BW, "ib_write_bw, 64 KiB"),
+            (WRITE_LAT, "ib_write_lat, 2 bytes"),
+            (SEND_LAT, "ib_send_lat, 2 bytes"),
+        ] {
+            self.check(between.row(what), remedy, |row| {
+                let (from, to) = (between.endpoint(client), between.endpoint(server));
+                let measured = rdma_measure(&test, &to, &from, PATIENCE)?;
+                Ok(judge_rdma(row, &measured, remedy))
+            })?;
+        }
+        self.check(between.row("TCP, iperf3"), remedy, |mut row| {
+            let to = between.target().into();
+            let tcp = tcp_throughput(server.host, to, client.host, TCP)?;
+            (row.throughput, row.loss) = (Some(tcp.throughput), Some(tcp.loss));
+            Ok(row)
+        })
+    }
+
+    fn jumbo(&mut self, between: Between<'_>) -> Result<(), DemoError> {
+        let remedy = between.remedy();
+        self.check(between.row("ping, 9000 bytes"), remedy, |mut row| {
+            let ping = largest_packet(between.client.host, between.target().into(), MTU)?;
+            (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
+            Ok(if ping.loss.none() { row.seen("in one piece") } else { row.fails(remedy) })
+        })
+    }
+
+    fn converged(&mut self, between: Between<'_>) -> Result<(), DemoError> {
+        let Between { client, server, .. } = between;
+        let remedy = between.remedy();
+        let rdma_row = between.row("both at once: ib_write_bw");
+        let mut tcp_row = between.row("both at once: TCP");
+        self.check(rdma_row, remedy, |row| {
+            let both = converged(
+                &WRITE_BW_LONG,
+                &between.endpoint(server),
+                &between.endpoint(client),
+                between.target().into(),
+                2 * TCP,
+                PATIENCE,
+            )?;
+            tcp_row.throughput = Some(both.tcp.throughput);
+            tcp_row.loss = Some(both.tcp.loss);
+            let overlap = format!("{:.1} s on the same VF", both.together.as_secs_f64());
+            let row = judge_rdma(row, &both.rdma, remedy).seen(overlap.as_str());
+            tcp_row.seen = overlap;
+            Ok(if both.together >= TCP / 2 {
+                row
+            } else {
+                row.fails("the streams did not overlap; run again")
+            })
+        })?;
+        if tcp_row.throughput.is_some() {
+            self.report.rows.push(tcp_row);
+        }
+        Ok(())
+    }
+
+    /// B's VM tries to reach A's: once moved into A's VLAN, as the control that shows the tools and
+    /// the VF work, and once in its own.
+    fn isolation(
+        &mut self,
+        intruder: &Station<'_>,
+        near: &Station<'_>,
+        far: &Station<'_>,
+    ) -> Result<(), DemoError> {
+        for target in [near, far] {
+            acquaint(intruder, target)?;
+            acquaint(target, intruder)?;
+        }
+        self.progress.step("isolation: control: b1's VF moves into A's VLAN");
+        self.move_to(intruder, Tenant::A)?;
+        let attempts = |target| Attempts { intruder, target };
+        let (near, far) = (attempts(near), attempts(far));
+        let controls = [near.by_arp(), near.by_ping(), far.by_ping(), near.by_rdma()];
+        self.progress.step("isolation: b1's VF goes back into B's VLAN");
+        self.move_to(intruder, Tenant::B)?;
+        let [arp, echo, echo_far, rdma] = controls;
+        self.must_not_reach(&near, "ARP", arp, |a| a.by_arp())?;
+        self.must_not_reach(&near, "ping", echo, |a| a.by_ping())?;
+        self.must_not_reach(&far, "ping, across hosts", echo_far, |a| a.by_ping())?;
+        self.must_not_reach(&near, "ib_write_bw", rdma, |a| a.by_rdma())?;
+        // A frame of B that claims to be A's: with the address of A's VM, and with A's VLAN.
+        let stolen = near.target.vm.lane_mac();
+        self.must_drop(intruder, "forged MAC", Forgery::Mac(stolen))?;
+        let vlan = Tenant::A.vlan()?;
+        self.must_drop(intruder, "forged VLAN tag", Forgery::Vlan(vlan))?;
+        // And A's own VM may not enter B's network.
+        let vlan = Tenant::B.vlan()?;
+        self.must_drop(near.target, "forged VLAN tag", Forgery::Vlan(vlan))
+    }
+
+    fn move_to(&self, station: &Station<'_>, tenant: Tenant) -> Result<(), DemoError> {
+        let vlan = Some(VlanTag { id: tenant.vlan()?, ..VlanTag::default() });
+        let change = VfChange { vlan, ..VfChange::default() };
+        let pf = plan::pf(station.vm.host)?;
+        self.hardware.set_vf(&pf, station.vm.vf()?, &change)?;
+        Ok(())
+    }
+
+    fn must_not_reach(
+        &mut self,
+        attempts: &Attempts<'_>,
+        what: &str,
+        control: Result<Reach, ProbeError>,
+        attempt: impl FnOnce(&Attempts<'_>) -> Result<Reach, ProbeError>,
+    ) -> Result<(), DemoError> {
+        let (from, to) = (attempts.intruder.vm.name, attempts.target.vm.name);
+        let row = Row::new("isolation", format!("{from} ↛ {to}"), what);
+        let remedy = "the VLANs of the VFs must differ: lanekeeper softnic show --run-root \
+                      /run/lanekeeper/demo/nics";
+        self.check(row, remedy, |row| {
+            let isolation = Isolation { control: control?, attempt: attempt(attempts)? };
+            Ok(match isolation.proven() {
+                Ok(seen) => row.seen(format!("{seen}; answered in A's VLAN")),
+                Err(why) => row.seen(why).fails(remedy),
+            })
+        })
+    }
+
+    fn must_drop(
+        &mut self,
+        station: &Station<'_>,
+        what: &str,
+        forgery: Forgery,
+    ) -> Result<(), DemoError> {
+        let row = Row::new("isolation", format!("{} ↛ any", station.vm.name), what);
+        let remedy = "anti-spoof must be on and trust off for this VF: lanekeeper softnic show \
+                      --run-root /run/lanekeeper/demo/nics";
+        let (pf, vf, hardware) = (plan::pf(station.vm.host)?, station.vm.vf()?, self.hardware);
+        let netdev = station.lane.netdev.as_str();
+        self.check(row, remedy, |mut row| {
+            let forged = forge(station.host, netdev, forgery, 3, hardware, (&pf, vf))?;
+            row.loss = Some(Loss { lost: forged.dropped.min(forged.sent), of: forged.sent });
+            let row = row.seen(format!("dropped, counted as {}", forgery.reason()));
+            if forged.all_dropped() {
+                return Ok(row);
+            }
+            Ok(row.seen(format!("{} of {} dropped", forged.dropped, forged.sent)).fails(remedy))
+        })
+    }
+}
+
+fn judge_rdma(mut row: Row, measured: &Measured, remedy: &str) -> Row {
+    let sample = &measured.sample;
+    (row.throughput, row.latency, row.loss) = (sample.throughput, sample.latency, measured.loss);
+    let mtu = sample.path_mtu;
+    let row = row.seen(mtu.map_or_else(String::new, |mtu| format!("RoCE v2, MTU {mtu}")));
+    let lossy = measured.loss.is_some_and(|loss| loss.lost * 10_000 > loss.of * TOLERATED);
+    if mtu == Some(ROCE_MTU) && !lossy { row } else { row.fails(remedy) }
+}
+
+/// Tell one VM the other's address on the link, so that silence is not for want of knowing it.
+fn acquaint(who: &Station<'_>, with: &Station<'_>) -> Result<(), DemoError> {
+    let (netdev, address, mac) = (&who.lane.netdev, with.lane.address, with.vm.lane_mac());
+    let command = format!("ip neigh replace {address} lladdr {mac} nud permanent dev {netdev}");
+    who.host.check(&command, PATIENCE).map_err(ProbeError::Host)?;
+    Ok(())
+}
+
+/// One VM that tries to reach another over its VF.
+struct Attempts<'a> {
+    intruder: &'a Station<'a>,
+    target: &'a Station<'a>,
+}
+
+impl Attempts<'_> {
+    fn by_arp(&self) -> Result<Reach, ProbeError> {
+        let (from, to) = (self.intruder, self.target.lane.address);
+        Reach::by_arp(from.host, &from.lane.netdev, to, 3)
+    }
+
+    fn by_ping(&self) -> Result<Reach, ProbeError> {
+        Reach::by_ping(self.intruder.host, self.target.lane.address.into(), 5)
+    }
+
+    /// The ends tell each other their addresses over the traditional path, so that RDMA itself is
+    /// what must fail.
+    fn by_rdma(&self) -> Result<Reach, ProbeError> {
+        let end = |station: &'_ Station<'_>| station.bridged.address.into();
+        let server = RdmaEndpoint {
+            host: self.target.host,
+            port: &self.target.lane.rdma,
+            exchange: end(self.target),
+        };
+        let client = RdmaEndpoint {
+            host: self.intruder.host,
+            port: &self.intruder.lane.rdma,
+            exchange: end(self.intruder),
+        };
+        rdma_connects(&server, &client, SILENCE)
+    }
+}

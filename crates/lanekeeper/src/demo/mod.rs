@@ -1,0 +1,321 @@
+//! `lanekeeper demo`: two emulated hosts with a software NIC each, VMs of two tenants on their VFs,
+//! and the proof that lanes work and tenants stay apart.
+
+mod checks;
+mod hosts;
+mod plan;
+mod progress;
+mod residue;
+mod vms;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::ScopedJoinHandle;
+use std::time::Instant;
+
+use clap::Subcommand;
+use lanekeeper_hw::HardwareError;
+use lanekeeper_model::ModelError;
+use lanekeeper_softnic::Client;
+use lanekeeper_testbed::{guest_image, netns::NetnsError, packages};
+use lanekeeper_verify::{ProbeError, Report};
+use lanekeeper_vmm::agent::AgentError;
+use lanekeeper_vmm::{Vm, VmError};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::Failure;
+use hosts::NicProcess;
+use plan::VMS;
+use progress::Progress;
+use residue::Site;
+
+/// Show the whole on one machine: two emulated hosts, VMs on VFs of a software NIC, RoCE v2
+/// between them, and tenants kept apart.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    after_help = "Needs root, QEMU and iproute2; missing packages are installed with apt-get. \
+Ends with status 0 only if every check holds. Leaves nothing behind unless --keep is given; a run \
+that was killed is cleaned up by the next one, or by --down."
+)]
+pub(crate) struct Args {
+    /// Leave hosts, NICs and VMs up, and say how to log in.
+    #[arg(long)]
+    keep: bool,
+    /// Take down what --keep has left up, or a killed run has left behind, and do nothing else.
+    #[arg(long, conflicts_with_all = ["keep", "json", "svg"])]
+    down: bool,
+    /// Print the result as JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Also draw the table into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command in a VM of a demo that was kept up.
+    Exec {
+        /// Which VM: a1, a2, a3 or b1.
+        vm: String,
+        /// The command, run by the guest's shell.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+/// Why the demo could not be run to its end.
+#[derive(Debug, thiserror::Error)]
+enum DemoError {
+    #[error("a demo runs already (process {0}); wait for it, or end it with Ctrl-C there")]
+    Busy(i32),
+    #[error("a demo is kept up; take it down first with: lanekeeper demo --down")]
+    Kept,
+    #[error("no demo is kept up; start one with: lanekeeper demo --keep")]
+    NotUp,
+    #[error("interrupted")]
+    Interrupted,
+    #[error("the demo needs root: it makes network namespaces")]
+    NotRoot,
+    #[error("there is no VM '{name}'; there are {known}")]
+    NoVm { name: String, known: String },
+    #[error("the plan of the demo contradicts itself: {0}")]
+    Plan(String),
+    #[error("{path}: {error}")]
+    File { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Packages(#[from] packages::PackageError),
+    #[error("the guest image could not be made: {0}")]
+    Image(#[from] guest_image::ImageError),
+    #[error("the emulated hosts could not be made: {0}")]
+    Network(#[from] NetnsError),
+    #[error("the software NIC of {host} {why}; the end of {log}")]
+    Nic { host: &'static str, why: String, log: String },
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    #[error("VM {vm} no longer answers: {why}; the end of {log}")]
+    Gone { vm: String, why: String, log: String },
+    #[error("VM {vm}: {error}")]
+    Agent { vm: String, error: AgentError },
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
+    #[error("not everything was removed: {0}")]
+    LeftBehind(String),
+}
+
+impl DemoError {
+    fn plan(error: &dyn std::error::Error) -> Self {
+        Self::Plan(error.to_string())
+    }
+
+    fn file(path: &Path, error: std::io::Error) -> Self {
+        Self::File { path: path.to_owned(), error }
+    }
+}
+
+impl From<ModelError> for DemoError {
+    fn from(error: ModelError) -> Self {
+        Self::plan(&error)
+    }
+}
+
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        Self::Work(error.to_string())
+    }
+}
+
+/// Run the sub-command. The exit status is 1 when a check does not hold.
+///
+/// # Errors
+/// [`Failure::Work`] when a step failed.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let site = Arc::new(Site::default());
+    if !rustix::process::geteuid().is_root() {
+        return Err(DemoError::NotRoot.into());
+    }
+    match (args.command, args.down) {
+        (Some(Command::Exec { vm, command }), _) => {
+            let output = vms::exec(&site, &vm, &command.join(" "))?;
+            // A reader that is gone wants no more.
+            let _ = std::io::stdout().write_all(&output.stdout);
+            let _ = std::io::stderr().write_all(&output.stderr);
+            Ok(ExitCode::from(u8::try_from(output.status).unwrap_or(1)))
+        }
+        (None, true) => {
+            let there_was = site.down()?;
+            println!("{}", if there_was { "taken down" } else { "there was nothing to take down" });
+            Ok(ExitCode::SUCCESS)
+        }
+        (None, false) => {
+            let form = Form { json: args.json, svg: args.svg };
+            show(&site, args.keep, &form)
+        }
+    }
+}
+
+/// What ends the wait for the demo.
+enum News {
+    Signal(i32),
+    Over(std::thread::Result<Outcome>),
+}
+
+type Outcome = Result<Report, DemoError>;
+
+/// Run the demo on a thread of its own, so that a signal is answered at any moment.
+fn show(site: &Arc<Site>, keep: bool, form: &Form) -> Result<ExitCode, Failure> {
+    // Registered before anything is made.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))?;
+    if site.claim()? {
+        eprintln!("==> removed what a killed run had left behind");
+    }
+    let progress = Arc::new(Progress::new(PREPARATIONS + checks::STEPS));
+    let (tell, news) = channel();
+    let tell_signal = tell.clone();
+    std::thread::spawn(move || {
+        // Nobody listens any more once the demo is over.
+        signals.forever().take_while(|s| tell_signal.send(News::Signal(*s)).is_ok()).for_each(drop);
+    });
+    let work = {
+        let (site, progress) = (Arc::clone(site), Arc::clone(&progress));
+        std::thread::spawn(move || perform(&site, keep, &progress))
+    };
+    std::thread::spawn(move || tell.send(News::Over(work.join())));
+
+    let news = news.recv();
+    progress.finish();
+    match news {
+        Ok(News::Over(Ok(Ok(report)))) if keep => {
+            site.keep()?;
+            let code = present(&report, form)?;
+            eprint!("{}", how_to_go_on(site));
+            Ok(code)
+        }
+        Ok(News::Over(Ok(outcome))) => {
+            let removed = site.close();
+            let report = outcome?;
+            removed?;
+            present(&report, form)
+        }
+        Ok(News::Over(Err(panic))) => {
+            site.close()?;
+            std::panic::resume_unwind(panic)
+        }
+        Ok(News::Signal(signal)) => {
+            eprintln!("==> interrupted; cleaning up");
+            site.close()?;
+            // What a shell shows for a program that the signal ended.
+            Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)))
+        }
+        Err(_) => {
+            site.close()?;
+            Err(DemoError::Interrupted.into())
+        }
+    }
+}
+
+/// How many steps come before the checks.
+const PREPARATIONS: usize = 7;
+
+fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
+    let began = Instant::now();
+    progress.step("packages of this machine");
+    packages::ensure(packages::VM, &mut |what| progress.detail(what))?;
+    progress.step("guest image");
+    let cache = guest_image::cache_folder();
+    let image = guest_image::ensure(&cache, &mut |what| progress.detail(what))?;
+    progress.step("what carries guests out here");
+    let cpus = vms::Cpus::choose(&image, &cache)?;
+    progress.step("two hosts");
+    let hosts = hosts::build(site)?;
+    progress.step("a software NIC for each host");
+    let mut nics = Vec::new();
+    for (host, namespace) in hosts.iter().enumerate() {
+        nics.push(NicProcess::start(site, host, namespace)?);
+    }
+    progress.step("four VMs boot");
+    let vms = vms::boot(site, &hosts, &image, &cpus, keep, progress)?;
+    progress.step("addresses, jumbo packets and RDMA in each VM");
+    let checked = check(site, &vms, progress);
+    // A NIC that has ended is why checks failed, so it is said first.
+    nics.iter_mut().try_for_each(NicProcess::still_runs)?;
+    let mut report = checked.map_err(|error| vms::with_console(site, error))?;
+    report.statements.push(format!(
+        "Emulated: both hosts (network namespaces joined by veth pairs), their NICs (the software \
+         NIC), RDMA (the kernel's rdma_rxe) and {}. The figures show that it works, never how fast \
+         hardware would be. Latency of ib_* is one way, of ping both ways.",
+        cpus.in_words()
+    ));
+    let took = began.elapsed().as_secs();
+    report.statements.push(format!(
+        "{} checks, {} in {took} s.",
+        report.rows.len(),
+        if report.holds() { "all hold" } else { "NOT all hold" }
+    ));
+    if keep {
+        vms::keep(site, vms)?;
+    }
+    Ok(report)
+}
+
+fn check(site: &Site, vms: &[Vm], progress: &Progress) -> Outcome {
+    let stations = std::thread::scope(|scope| {
+        let set_ups: Vec<_> = VMS
+            .iter()
+            .zip(vms)
+            .map(|(planned, vm)| scope.spawn(move || checks::set_up(*planned, vm)))
+            .collect();
+        let join = |set_up: ScopedJoinHandle<'_, _>| {
+            set_up.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        set_ups.into_iter().map(join).collect::<Result<Vec<_>, DemoError>>()
+    })?;
+    let root = hosts::nics_folder(site);
+    let nics = Client::discover(&root).map_err(|error| DemoError::file(&root, error))?;
+    checks::run(&stations, &nics, progress, "Lanekeeper demo".to_owned())
+}
+
+/// In which form the result is wanted.
+struct Form {
+    json: bool,
+    svg: Option<PathBuf>,
+}
+
+fn present(report: &Report, form: &Form) -> Result<ExitCode, Failure> {
+    if let Some(file) = &form.svg {
+        std::fs::write(file, report.to_svg()).map_err(|error| DemoError::file(file, error))?;
+    }
+    if form.json {
+        println!("{}", report.to_json());
+    } else {
+        let terminal = std::io::stdout().is_terminal();
+        let size = terminal.then(|| rustix::termios::tcgetwinsize(std::io::stdout()));
+        let width = size.and_then(Result::ok).map(|size| size.ws_col);
+        print!("{}", report.to_text(width.filter(|width| *width > 0), terminal));
+    }
+    Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn how_to_go_on(site: &Site) -> String {
+    let program = std::env::args().next().unwrap_or_else(|| "lanekeeper".to_owned());
+    let (folder, nics) = (site.folder().display(), hosts::nics_folder(site));
+    format!(
+        "\nThe demo is kept up.\n\
+         Run a command in a VM:   {program} demo exec a1 -- ip -br address\n\
+         Log in to a VM:          socat -,rawer,escape=0x1d unix-connect:{folder}/a1/console.sock\n\
+         \x20                        (press Enter for a shell, Ctrl-] to leave)\n\
+         Look at the NICs:        {program} softnic show --run-root {}\n\
+         Take it down:            {program} demo --down\n",
+        nics.display()
+    )
+}

@@ -1,0 +1,195 @@
+//! The VMs of the demo: each with a VF of its host's software NIC and, beside it, a traditional NIC.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lanekeeper_model::Mtu;
+use lanekeeper_testbed::guest_image::GuestImage;
+use lanekeeper_testbed::netns::Namespace;
+use lanekeeper_verify::{HostError, ProbeError};
+use lanekeeper_vmm::agent::{Agent, AgentError, Ended};
+use lanekeeper_vmm::{
+    Accel, Boot, Driver, Machine, Qemu, Tap, TapPort, Verdict, VfPort, Vm, VmSpec, accel,
+};
+
+use super::DemoError;
+use super::hosts::{nics_folder, tail};
+use super::plan::{self, HOSTS, MTU, PlannedVm, VMS};
+use super::progress::Progress;
+use super::residue::Site;
+
+/// Enough for the guest, in MiB.
+const MEMORY: u32 = 256;
+/// How long the guest agent of a kept VM may take to answer.
+const AGENT_PATIENCE: Duration = Duration::from_secs(20);
+/// Ten times what a boot takes while four VMs boot on two cores.
+const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What carries the guests' instructions out on this machine.
+pub(super) struct Cpus {
+    qemu: Qemu,
+    verdict: Verdict,
+}
+
+impl Cpus {
+    /// KVM where it really runs the guest's kernel.
+    ///
+    /// # Errors
+    /// [`DemoError::Vm`] without QEMU.
+    pub(super) fn choose(image: &GuestImage, cache: &Path) -> Result<Self, DemoError> {
+        let qemu = Qemu::find()?;
+        let verdict = accel::choose(&qemu, &image.kernel, cache)?;
+        Ok(Self { qemu, verdict })
+    }
+
+    /// For the statement on what was emulated.
+    pub(super) fn in_words(&self) -> String {
+        match self.verdict.accel {
+            Accel::Kvm => "nothing of the guests' CPUs (KVM)".to_owned(),
+            Accel::Tcg => format!("the guests' CPUs (QEMU TCG: {})", self.verdict.reason),
+        }
+    }
+}
+
+/// Start every VM and wait until all are ready.
+///
+/// # Errors
+/// [`DemoError::Vm`] with the last words of QEMU and of the VM's console.
+pub(super) fn boot(
+    site: &Site,
+    hosts: &[Namespace; 2],
+    image: &GuestImage,
+    cpus: &Cpus,
+    keep: bool,
+    progress: &Progress,
+) -> Result<Vec<Vm>, DemoError> {
+    let start = |vm: &PlannedVm| {
+        let mut spec = spec(site, vm, &hosts[vm.host], image)?;
+        (spec.accel, spec.dies_with_parent) = (cpus.verdict.accel, !keep);
+        site.make(|| Ok(cpus.qemu.start(spec)?))
+    };
+    let vms: Vec<Vm> = VMS.iter().map(start).collect::<Result<_, _>>()?;
+    std::thread::scope(|scope| {
+        let waits: Vec<_> = VMS
+            .iter()
+            .zip(&vms)
+            .map(|(planned, vm)| {
+                let line =
+                    progress.task(&format!("{} boots on {}", planned.name, HOSTS[planned.host]));
+                scope.spawn(move || {
+                    let ready = vm.wait_ready(BOOT_PATIENCE);
+                    if let Ok(took) = &ready {
+                        let seconds = took.as_secs_f64();
+                        line.done(&format!("{} is ready after {seconds:.1} s", planned.name));
+                    }
+                    ready.map(drop)
+                })
+            })
+            .collect();
+        for wait in waits {
+            wait.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok::<_, DemoError>(())
+    })?;
+    Ok(vms)
+}
+
+fn spec(
+    site: &Site,
+    vm: &PlannedVm,
+    host: &Namespace,
+    image: &GuestImage,
+) -> Result<VmSpec, DemoError> {
+    let boot = Boot::Kernel {
+        kernel: image.kernel.clone(),
+        initramfs: Some(image.initramfs.clone()),
+        command_line: image.command_line(vm.name),
+    };
+    let nic = plan::nic_config(vm.host, &nics_folder(site))?;
+    let mtu = Mtu::new(MTU.into())?;
+    let mut spec = VmSpec::new(vm.name, MEMORY, boot, &folder(site, vm.name));
+    spec.namespace = Some(host.path());
+    spec.vfs.push(VfPort {
+        name: "lane".to_owned(),
+        socket: nic.vf_socket(vm.vf()?),
+        mac: vm.lane_mac(),
+        slot: None,
+        queue_pairs: 1,
+        packed: false,
+        mtu,
+    });
+    spec.taps.push(TapPort {
+        name: "bridged".to_owned(),
+        tap: Tap::Named(vm.tap()),
+        mac: vm.bridged_mac(),
+        slot: None,
+        mtu,
+    });
+    Ok(spec)
+}
+
+fn folder(site: &Site, vm: &str) -> PathBuf {
+    site.folder().join(vm)
+}
+
+/// Adds the end of the console to an error that says that a VM no longer answers.
+pub(super) fn with_console(site: &Site, error: DemoError) -> DemoError {
+    match error {
+        DemoError::Probe(ProbeError::Host(HostError::Unreachable { host, why })) => {
+            let log = tail(&folder(site, &host).join("serial.log"));
+            DemoError::Gone { vm: host, why, log }
+        }
+        other => other,
+    }
+}
+
+/// Let the VMs run on, and write down how each is reached.
+///
+/// # Errors
+/// [`DemoError::Vm`], [`DemoError::File`].
+pub(super) fn keep(site: &Site, vms: Vec<Vm>) -> Result<(), DemoError> {
+    let mut agents = BTreeMap::new();
+    for vm in vms {
+        let kept = vm.keep_running()?;
+        agents.insert(kept.name, kept.agent);
+    }
+    let file = agents_file(site);
+    let text = serde_json::to_vec(&agents).map_err(|error| DemoError::plan(&error))?;
+    fs::write(&file, text).map_err(|error| DemoError::file(&file, error))
+}
+
+/// Run a command in a VM that was kept.
+///
+/// # Errors
+/// [`DemoError::NotUp`], [`DemoError::NoVm`], [`DemoError::Agent`].
+pub(super) fn exec(site: &Site, vm: &str, command: &str) -> Result<Ended, DemoError> {
+    if !site.is_kept() {
+        return Err(DemoError::NotUp);
+    }
+    let file = agents_file(site);
+    let text = fs::read(&file).map_err(|error| DemoError::file(&file, error))?;
+    let agents: BTreeMap<String, PathBuf> =
+        serde_json::from_slice(&text).map_err(|error| DemoError::file(&file, error.into()))?;
+    let socket = agents.get(vm).ok_or_else(|| DemoError::NoVm {
+        name: vm.to_owned(),
+        known: agents.keys().cloned().collect::<Vec<_>>().join(", "),
+    })?;
+    let run = || -> Result<Ended, AgentError> {
+        let agent = Agent::connect(socket, AGENT_PATIENCE, || false)?;
+        agent.ping(AGENT_PATIENCE)?;
+        let process = agent.start(command, AGENT_PATIENCE)?;
+        loop {
+            if let Some(ended) = agent.poll(process, AGENT_PATIENCE)? {
+                return Ok(ended);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    run().map_err(|error| DemoError::Agent { vm: vm.to_owned(), error })
+}
+
+fn agents_file(site: &Site) -> PathBuf {
+    site.folder().join("agents.json")
+}
