@@ -40,6 +40,8 @@ use crate::worker::Worker;
 
 /// How often the uplink's carrier and learned addresses are looked after.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// How long a control queue waits after a command that changed the table.
+const BETWEEN_TABLES: Duration = Duration::from_millis(1);
 /// Addresses learned but not yet taken up; more are learned again with their next frame.
 const LEARN_QUEUE: usize = 256;
 
@@ -555,7 +557,14 @@ impl Shared {
                 return true;
             }
         }
-        self.publish(&mut state, sources).is_ok()
+        if sources.filters == state.sources.filters {
+            return true;
+        }
+        let done = self.publish(&mut state, sources).is_ok();
+        drop(state);
+        // A driver may ask for a new table as fast as it can; others wait for the same lock.
+        std::thread::sleep(BETWEEN_TABLES);
+        done
     }
 
     /// `struct virtio_net_config` of one VF (virtio 1.2, 5.1.4), as far as its features go.

@@ -199,6 +199,9 @@ struct Session {
     rings: Vec<RingSetup>,
     control: Option<ControlRing>,
     protocol: VhostUserProtocolFeatures,
+    /// Our requests to the front-end. Kept open even when there is nothing to ask: QEMU 7.2 complains
+    /// of the end of the line otherwise.
+    backend: Option<Backend>,
 }
 
 impl Session {
@@ -213,6 +216,7 @@ impl Session {
             rings,
             control: None,
             protocol: VhostUserProtocolFeatures::empty(),
+            backend: None,
         }
     }
 
@@ -414,6 +418,9 @@ impl Session {
                 |request| self.shared.guest_command(self.port, request),
             )? {
                 control.ring.notify();
+                if self.shared.is_stopped() {
+                    return Ok(());
+                }
             }
             if !control.ring.queue.enable_kicks() {
                 return Ok(());
@@ -667,8 +674,9 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_backend_req_fd(&mut self, backend: Backend) {
         if self.protocol.contains(VhostUserProtocolFeatures::CONFIG) {
-            self.shared.set_config_listener(self.port, Some(backend));
+            self.shared.set_config_listener(self.port, Some(backend.clone()));
         }
+        self.backend = Some(backend);
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
