@@ -10,8 +10,8 @@ use lanekeeper_model::{MacAddr, Mtu};
 use lanekeeper_testbed::guest_image::{self, GuestImage};
 use lanekeeper_testbed::{netns::Lab, packages};
 use lanekeeper_vmm::{
-    Accel, Boot, Disk, DiskFormat, Driver, Ending, Host, HostError, Machine, Qemu, Seed, Tap,
-    TapPort, Vm, VmError, VmSpec, accel,
+    Accel, Boot, Disk, DiskFormat, Driver, Ending, Host, HostError, Hugepages, Machine, Qemu, Seed,
+    Tap, TapPort, Vm, VmError, VmSpec, accel,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -48,7 +48,10 @@ fn spec(name: &str, folder: &TempDir) -> VmSpec {
         initramfs: Some(rig.image.initramfs.clone()),
         command_line: rig.image.command_line(name),
     };
-    VmSpec { accel: rig.accel, ..VmSpec::new(name, 192, boot, &folder.path().join(name)) }
+    // The machine's hugepages, if it has any, were set aside for something else.
+    let hugepages = Hugepages::Never;
+    let spec = VmSpec::new(name, 192, boot, &folder.path().join(name));
+    VmSpec { accel: rig.accel, hugepages, ..spec }
 }
 
 fn folder() -> TempDir {

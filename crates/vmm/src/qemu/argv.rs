@@ -93,7 +93,8 @@ pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<Str
         let backend = vf_chardev(&vf.name, &vf.socket, platform.version);
         line.option("-chardev", backend.command_line());
         line.option("-netdev", vf_netdev(vf).command_line());
-        line.device(&vf_device(vf, slots.of(&vf.name)).command_line());
+        let interrupts = Interrupts::of(spec.accel, platform.version);
+        line.device(&vf_device(vf, slots.of(&vf.name), interrupts).command_line());
     }
     for tap in &spec.taps {
         line.option("-netdev", tap_netdev(tap).command_line());
@@ -237,17 +238,41 @@ pub(super) fn vf_netdev(vf: &VfPort) -> Thing {
         .with("queues", vf.queue_pairs)
 }
 
-pub(super) fn vf_device(vf: &VfPort, slot: Option<u8>) -> Thing {
+/// How a VF's device interrupts its guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupts {
+    /// By message, one for each ring.
+    Messages,
+    /// By the device's one pin.
+    Pin,
+}
+
+impl Interrupts {
+    /// QEMU 7.2 without KVM crashes as the guest's driver starts a vhost-user device that has MSI-X
+    /// (`virtio_pci_vector_unmask` goes on to `kvm_virtio_pci_irqfd_use` without irqfds); 10.0 does
+    /// not. Releases between were not tried.
+    pub(super) fn of(accel: Accel, version: Version) -> Self {
+        if accel == Accel::Tcg && version < (Version { major: 10, minor: 0 }) {
+            Self::Pin
+        } else {
+            Self::Messages
+        }
+    }
+}
+
+pub(super) fn vf_device(vf: &VfPort, slot: Option<u8>, interrupts: Interrupts) -> Thing {
     let device = net_device(&vf.name, &vf.mac.to_string(), slot)
         .with("host_mtu", vf.mtu.get())
         .with("rx_queue_size", RING_ENTRIES)
         .with("tx_queue_size", RING_ENTRIES);
     let device = if vf.packed { device.with("packed", true) } else { device };
-    if vf.queue_pairs == 1 {
-        return device;
+    let device = if vf.queue_pairs == 1 { device } else { device.with("mq", true) };
+    match interrupts {
+        Interrupts::Pin => device.with("vectors", 0),
+        Interrupts::Messages if vf.queue_pairs == 1 => device,
+        // One for each ring, one for the control ring, one for configuration changes.
+        Interrupts::Messages => device.with("vectors", 2 * u32::from(vf.queue_pairs) + 2),
     }
-    // An interrupt for each ring, one for the control ring, one for configuration changes.
-    device.with("mq", true).with("vectors", 2 * u32::from(vf.queue_pairs) + 2)
 }
 
 pub(super) fn tap_netdev(tap: &TapPort) -> Thing {
@@ -407,7 +432,7 @@ logfile=/run/vm/a1/serial.log,logappend=off
 -chardev socket,id=vhost-lane,path=/run/nic/lane.sock,reconnect=1
 -netdev vhost-user,id=net-lane,chardev=vhost-lane,queues=1
 -device virtio-net-pci,id=port-lane,netdev=net-lane,mac=02:00:00:00:00:01,bus=slot1,romfile=,\
-host_mtu=1500,rx_queue_size=1024,tx_queue_size=1024
+host_mtu=1500,rx_queue_size=1024,tx_queue_size=1024,vectors=0
 -netdev tap,id=net-old,ifname=tap0,script=no,downscript=no
 -device virtio-net-pci,id=port-old,netdev=net-old,mac=02:00:00:00:00:02,bus=slot2,romfile=,\
 host_mtu=9000
@@ -443,7 +468,16 @@ romfile=";
              romfile=,host_mtu=1500,rx_queue_size=1024,tx_queue_size=1024,packed=on,mq=on,\
              vectors=10",
         ];
+        spec.accel = Accel::Kvm;
         assert_eq!(only(&spec, DEBIAN_12, &["-netdev", "-device virtio-net"]), want);
+    }
+
+    #[test]
+    fn only_an_old_qemu_without_kvm_goes_without_message_interrupts() {
+        let (old, new) = (DEBIAN_12.version, Version { major: 10, minor: 0 });
+        assert_eq!(Interrupts::of(Accel::Tcg, old), Interrupts::Pin);
+        assert_eq!(Interrupts::of(Accel::Kvm, old), Interrupts::Messages);
+        assert_eq!(Interrupts::of(Accel::Tcg, new), Interrupts::Messages);
     }
 
     #[test]
@@ -508,7 +542,7 @@ romfile=";
     fn a_port_attached_later_has_the_same_values_as_one_from_the_start() {
         let port = VfPort { packed: true, ..vf("lane", 1) };
         assert_eq!(
-            vf_device(&port, Some(2)).monitor(),
+            vf_device(&port, Some(2), Interrupts::Messages).monitor(),
             json!({
                 "driver": "virtio-net-pci", "id": "port-lane", "netdev": "net-lane",
                 "mac": "02:00:00:00:00:01", "bus": "slot2", "romfile": "", "host_mtu": 1500,

@@ -91,7 +91,7 @@ impl Driver for Qemu {
     type Vm = Vm;
 
     fn start(&self, spec: VmSpec) -> Result<Vm, VmError> {
-        Vm::start(self, spec)
+        Vm::start(self, &spec)
     }
 }
 

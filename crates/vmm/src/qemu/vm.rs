@@ -12,7 +12,7 @@ use lanekeeper_verify::{Host, HostError, Job, Output};
 use serde_json::json;
 use tracing::warn;
 
-use super::argv::{self, Platform, file};
+use super::argv::{self, Interrupts, Platform, file};
 use super::{Qemu, Version};
 use crate::agent::{Agent, AgentError, Ended, GuestPid};
 use crate::machine::{Ending, Exit, Kept, Machine, VmError};
@@ -40,13 +40,14 @@ const QUIT: Duration = Duration::from_secs(3);
 const POLL_FIRST: Duration = Duration::from_millis(4);
 const POLL_LAST: Duration = Duration::from_millis(100);
 
-const HUGEPAGES_FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+const HUGEPAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// A VM under QEMU.
 #[derive(Debug)]
 pub struct Vm {
     name: String,
     version: Version,
+    interrupts: Interrupts,
     run_folder: PathBuf,
     serial_log: PathBuf,
     dies_with_parent: bool,
@@ -67,68 +68,38 @@ struct Ports {
 }
 
 impl Vm {
-    pub(super) fn start(qemu: &Qemu, spec: VmSpec) -> Result<Self, VmError> {
+    pub(super) fn start(qemu: &Qemu, spec: &VmSpec) -> Result<Self, VmError> {
         let slots = spec.check()?;
         for vf in &spec.vfs {
             check_socket(&spec.name, vf)?;
         }
-        let folder = spec.run_folder.clone();
-        let fail = |what: &str, error| VmError::Io {
-            vm: spec.name.clone(),
-            what: format!("{what} {}", folder.display()),
-            error,
-        };
-        let output = prepare_folder(&spec).map_err(|error| fail("preparing", error))?;
-        let platform = Platform { version: qemu.version, hugepages: hugepages_fit(&spec) };
-        let arguments = argv::build(&spec, &slots, platform);
-        let inherited = spec.taps.iter().filter_map(|tap| match &tap.tap {
-            Tap::Open(descriptor) => Some(Arc::clone(descriptor)),
-            Tap::Named(_) => None,
-        });
-        let launch = Launch {
-            program: qemu.program.clone(),
-            arguments,
-            namespace: spec.namespace.clone(),
-            inherited: inherited.collect(),
-            dies_with_parent: spec.dies_with_parent,
-            output,
-        };
-        let started = Instant::now();
-        let process = Process::start(launch).map_err(|error| fail("starting QEMU in", error))?;
-        match connect(&process, &folder) {
-            Ok((monitor, agent)) => Ok(Self {
-                name: spec.name.clone(),
-                version: qemu.version,
-                serial_log: folder.join(file::SERIAL_LOG),
-                run_folder: folder,
-                dies_with_parent: spec.dies_with_parent,
-                process,
-                monitor,
-                agent,
-                ports: Mutex::new(Ports {
-                    slots,
-                    vfs: spec.vfs.iter().map(|vf| vf.name.clone()).collect(),
-                }),
-                started,
-                ready: OnceLock::new(),
-                kept: false,
-            }),
-            Err(error) => {
-                // Its own reason, if it gave up, is better than "no connection".
-                let ended = process.wait(Duration::from_secs(1));
-                if let Err(error) = process.kill() {
-                    warn!(vm = spec.name, %error, "QEMU did not start well and could not be killed");
-                }
-                process.wait(KILL);
-                remove_sockets(&folder);
-                Err(match ended {
-                    Some(status) => {
-                        VmError::Exited { vm: spec.name, status, last_words: last_words(&folder) }
-                    }
-                    None => VmError::Monitor { vm: spec.name, error },
-                })
-            }
+        let mut platform = Platform { version: qemu.version, hugepages: hugepages_fit(spec) };
+        let mut running = Running::launch(qemu, spec, &slots, platform);
+        if platform.hugepages && matches!(running, Err(VmError::Exited { .. })) {
+            // Somebody else was quicker to take them.
+            warn!(vm = spec.name, "no VM on hugepages; it gets ordinary memory");
+            platform.hugepages = false;
+            running = Running::launch(qemu, spec, &slots, platform);
         }
+        let Running { process, monitor, agent, started } = running?;
+        Ok(Self {
+            name: spec.name.clone(),
+            version: qemu.version,
+            interrupts: Interrupts::of(spec.accel, qemu.version),
+            serial_log: spec.run_folder.join(file::SERIAL_LOG),
+            run_folder: spec.run_folder.clone(),
+            dies_with_parent: spec.dies_with_parent,
+            process,
+            monitor,
+            agent,
+            ports: Mutex::new(Ports {
+                slots,
+                vfs: spec.vfs.iter().map(|vf| vf.name.clone()).collect(),
+            }),
+            started,
+            ready: OnceLock::new(),
+            kept: false,
+        })
     }
 
     /// Let the VM run on when this handle and this process are gone.
@@ -206,7 +177,9 @@ impl Vm {
     }
 
     fn unreachable(&self, error: &AgentError) -> HostError {
-        let why = match self.process.wait(Duration::from_millis(100)) {
+        // A line that breaks is the first sign of an end, ahead of the exit status.
+        let patience = if matches!(error, AgentError::Broken(_)) { QUIT } else { Duration::ZERO };
+        let why = match self.process.wait(patience) {
             Some(status) => {
                 let exit = self.exit_of(status);
                 format!("the VM has ended ({status}): {}", exit.last_words)
@@ -214,6 +187,61 @@ impl Vm {
             None => error.to_string(),
         };
         HostError::Unreachable { host: self.name.clone(), why }
+    }
+}
+
+/// A QEMU that has opened its monitor.
+struct Running {
+    process: Process,
+    monitor: Qmp,
+    agent: Agent,
+    started: Instant,
+}
+
+impl Running {
+    fn launch(
+        qemu: &Qemu,
+        spec: &VmSpec,
+        slots: &Slots,
+        platform: Platform,
+    ) -> Result<Self, VmError> {
+        let folder = &spec.run_folder;
+        let fail = |what: &str, error| VmError::Io {
+            vm: spec.name.clone(),
+            what: format!("{what} {}", folder.display()),
+            error,
+        };
+        let inherited = spec.taps.iter().filter_map(|tap| match &tap.tap {
+            Tap::Open(descriptor) => Some(Arc::clone(descriptor)),
+            Tap::Named(_) => None,
+        });
+        let launch = Launch {
+            program: qemu.program.clone(),
+            arguments: argv::build(spec, slots, platform),
+            namespace: spec.namespace.clone(),
+            inherited: inherited.collect(),
+            dies_with_parent: spec.dies_with_parent,
+            output: prepare_folder(spec).map_err(|error| fail("preparing", error))?,
+        };
+        let started = Instant::now();
+        let process = Process::start(launch).map_err(|error| fail("starting QEMU in", error))?;
+        match connect(&process, folder) {
+            Ok((monitor, agent)) => Ok(Self { process, monitor, agent, started }),
+            Err(error) => {
+                // Its own reason, if it gave up, is better than "no connection".
+                let ended = process.wait(Duration::from_secs(1));
+                if let Err(error) = process.kill() {
+                    warn!(vm = spec.name, %error, "QEMU did not start well and was not killed");
+                }
+                process.wait(KILL);
+                remove_sockets(folder);
+                let vm = spec.name.clone();
+                Err(match ended {
+                    Some(status) => VmError::Exited { vm, status, last_words: last_words(folder) },
+                    None => VmError::Monitor { vm, error },
+                })
+            }
+        }
     }
 }
 
@@ -276,10 +304,15 @@ fn remove_sockets(folder: &Path) {
 }
 
 fn hugepages_fit(spec: &VmSpec) -> bool {
-    let free = || fs::read_to_string(HUGEPAGES_FREE).ok()?.trim().parse::<u32>().ok();
+    let count = |name: &str| {
+        let text = fs::read_to_string(Path::new(HUGEPAGES).join(name)).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    // Of the free ones some are promised to others (hugetlbpage.rst, HugePages_Rsvd).
+    let left = || Some(count("free_hugepages")?.saturating_sub(count("resv_hugepages")?));
     spec.hugepages == Hugepages::WhenFree
         && spec.memory_mib.is_multiple_of(2)
-        && free().is_some_and(|free| free >= spec.memory_mib / 2)
+        && left().is_some_and(|left| left >= spec.memory_mib / 2)
 }
 
 /// The last lines of QEMU's own output and of the serial log.
@@ -347,7 +380,8 @@ impl Machine for Vm {
             undo: Some(("chardev-remove", argv::chardev_id(name))),
         };
         let netdev = Step::netdev(name, argv::vf_netdev(port).monitor());
-        let device = Step::device(argv::vf_device(port, Some(slot)).monitor());
+        let device = argv::vf_device(port, Some(slot), self.interrupts);
+        let device = Step::device(device.monitor());
         self.attach(name, &[chardev, netdev, device])?;
         self.ports().vfs.insert(name.clone());
         Ok(slot)
