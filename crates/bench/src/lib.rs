@@ -16,6 +16,7 @@ pub mod one_core;
 pub mod peers;
 pub mod process;
 pub mod report;
+pub mod softnic;
 pub mod testpmd;
 pub mod two_cores;
 pub mod window;
@@ -78,6 +79,14 @@ pub enum BenchError {
     Silent {
         /// Which switch.
         peer: String,
+    },
+    /// The software NIC or its driver, within this process.
+    #[error("{what}: {said}")]
+    InProcess {
+        /// What was done.
+        what: &'static str,
+        /// What it said.
+        said: String,
     },
     /// The user asked to stop.
     #[error("interrupted")]

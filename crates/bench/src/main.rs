@@ -46,6 +46,9 @@ struct Softnic {
     /// Frames in flight in each direction, in bursts of 32.
     #[arg(long, default_value_t = 4)]
     bursts: u32,
+    /// The program to measure; by default `lanekeeper` from the folder of this one.
+    #[arg(long)]
+    lanekeeper: Option<PathBuf>,
     /// Leave the logs of every process behind.
     #[arg(long)]
     keep_logs: bool,
@@ -85,6 +88,12 @@ fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
         folder.disable_cleanup(true);
         println!("logs are kept in {}", folder.path().display());
     }
+    let lanekeeper = match &options.lanekeeper {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()
+            .map_err(BenchError::io("this program"))?
+            .with_file_name("lanekeeper"),
+    };
     let effort = Effort { window: Duration::from_millis(300), windows: options.windows };
     let mut figures =
         Figures { command: command_line(), effort, two_cores: Vec::new(), one_core: Vec::new() };
@@ -96,6 +105,7 @@ fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
                 ring_size: options.ring_size,
                 bursts: options.bursts,
                 cores: [options.cores[0], options.cores[1]],
+                lanekeeper: lanekeeper.clone(),
             };
             let cell = folder.path().join(format!("{}-{length}", ring.name()));
             println!("{} rings, {length} bytes", ring.name());
@@ -104,9 +114,13 @@ fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
                 println!("  {line}");
             }
             figures.two_cores.push(comparison);
-            let rate = one_core::dpdk(&load, effort, &cell, stop)?;
-            println!("  one core: {:.2} Mpps", rate.median / 1e6);
-            figures.one_core.push(OneCore { name: "DPDK io", load, rate });
+            for (name, rate) in [
+                ("Lanekeeper, own driver", one_core::softnic(&load, effort, &cell, stop)?),
+                ("DPDK io, DPDK's driver", one_core::dpdk(&load, effort, &cell, stop)?),
+            ] {
+                println!("  one core, {name}: {:.2} million frames a second", rate.median / 1e6);
+                figures.one_core.push(OneCore { name, load: load.clone(), rate });
+            }
         }
     }
     if let Some(path) = &options.report {

@@ -8,16 +8,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lanekeeper_model::MacAddr;
+
 use crate::process::{Running, Thread, tool};
+use crate::softnic::{self, SoftNic};
 use crate::testpmd::{Memory, Port, Ring, Setup, Testpmd};
 use crate::{BenchError, Stop};
 
 /// Addresses of the two VFs.
-pub const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+pub const MACS: [MacAddr; 2] = [MacAddr([0x02, 0, 0, 0, 0, 1]), MacAddr([0x02, 0, 0, 0, 0, 2])];
 
 /// A switch that can stand between the client's two ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peer {
+    /// Our software NIC with every VF policy on.
+    SoftNic,
     /// testpmd with two `net_vhost` ports in `io` mode: moves frames, looks at nothing.
     TestpmdIo,
     /// OVS-DPDK with two vhost-user ports and the NORMAL action: a learning switch.
@@ -26,11 +31,12 @@ pub enum Peer {
 
 impl Peer {
     /// All, in the order in which they are reported.
-    pub const ALL: [Self; 2] = [Self::TestpmdIo, Self::OvsNormal];
+    pub const ALL: [Self; 3] = [Self::SoftNic, Self::TestpmdIo, Self::OvsNormal];
 
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::SoftNic => "Lanekeeper",
             Self::TestpmdIo => "testpmd io",
             Self::OvsNormal => "OVS-DPDK NORMAL",
         }
@@ -50,6 +56,8 @@ pub struct Load {
     pub bursts: u32,
     /// Core of the switch, then core of the client.
     pub cores: [usize; 2],
+    /// The `lanekeeper` program.
+    pub lanekeeper: PathBuf,
 }
 
 /// A switch that is up: its polling process and the thread in it that moves frames.
@@ -72,6 +80,20 @@ impl Switch for Testpmd {
 
     fn links_up(&self) -> Result<bool, BenchError> {
         Ok(self.link_up(0)? && self.link_up(1)?)
+    }
+}
+
+impl Switch for SoftNic {
+    fn process(&self) -> &Running {
+        SoftNic::process(self)
+    }
+
+    fn worker(&self) -> &Thread {
+        SoftNic::worker(self)
+    }
+
+    fn links_up(&self) -> Result<bool, BenchError> {
+        Ok(self.vfs()?.iter().all(|vf| vf["attached"] == true && vf["link_up"] == true))
     }
 }
 
@@ -100,7 +122,7 @@ impl Switch for Ovs {
     }
 
     fn links_up(&self) -> Result<bool, BenchError> {
-        let ports = ["vf0", "vf1"];
+        let ports = ["vf0.sock", "vf1.sock"];
         let states =
             ports.map(|port| Self::ctl(&self.remote, &["get", "interface", port, "link_state"]));
         for state in states {
@@ -129,8 +151,12 @@ impl Lane {
     pub fn start(peer: Peer, load: &Load, folder: &Path, stop: &Stop) -> Result<Self, BenchError> {
         let folder = folder.join(peer.name().replace(' ', "-"));
         fs::create_dir_all(&folder).map_err(BenchError::io(folder.display()))?;
-        let sockets = [folder.join("vf0"), folder.join("vf1")];
+        let sockets = [folder.join("vf0.sock"), folder.join("vf1.sock")];
         let switch: Box<dyn Switch> = match peer {
+            Peer::SoftNic => {
+                let config = softnic::config(load, &folder)?;
+                Box::new(SoftNic::start(&load.lanekeeper, &config, &folder, stop)?)
+            }
             Peer::TestpmdIo => Box::new(testpmd_io(load, &sockets, &folder, stop)?),
             Peer::OvsNormal => Box::new(ovs_normal(load, &folder, stop)?),
         };
@@ -220,7 +246,7 @@ fn client(
 ) -> Result<Testpmd, BenchError> {
     let ports = [0, 1].map(|port: usize| Port::VirtioUser {
         socket: sockets[port].clone(),
-        mac: MACS[port].to_owned(),
+        mac: MACS[port],
         ring: load.ring,
     });
     let setup = Setup {
@@ -231,7 +257,7 @@ fn client(
         ports: ports.to_vec(),
         ring_size: load.ring_size,
         forward: "mac".to_owned(),
-        peers: vec![MACS[1].to_owned(), MACS[0].to_owned()],
+        peers: vec![MACS[1], MACS[0]],
     };
     let mut client = Testpmd::start(&setup, folder, stop)?;
     client.set_frame_length(load.length)?;
@@ -294,7 +320,7 @@ fn ovs_normal(load: &Load, folder: &Path, stop: &Stop) -> Result<Ovs, BenchError
     let mut daemon = Running::start("vswitchd", alone.iter().chain(&run).chain(&daemon), folder)?;
     vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
     let mtu = format!("mtu_request={}", load.length.saturating_sub(14).max(1_500));
-    for port in ["vf0", "vf1"] {
+    for port in ["vf0.sock", "vf1.sock"] {
         let kind = "type=dpdkvhostuser";
         vsctl(&["add-port", "br0", port, "--", "set", "interface", port, kind, &mtu])?;
     }

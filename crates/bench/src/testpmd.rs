@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lanekeeper_model::MacAddr;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
 };
@@ -60,7 +61,7 @@ pub enum Port {
         /// Where to connect.
         socket: PathBuf,
         /// Address of the port.
-        mac: String,
+        mac: MacAddr,
         /// Ring layout to offer.
         ring: Ring,
     },
@@ -101,7 +102,7 @@ pub struct Setup {
     /// testpmd's forwarding mode (`io`, `mac`, `rxonly`, ...).
     pub forward: String,
     /// Destination address of frames that leave each port, by port number.
-    pub peers: Vec<String>,
+    pub peers: Vec<MacAddr>,
 }
 
 /// Frames that one port has seen, as DPDK counts them.

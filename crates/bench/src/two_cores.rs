@@ -105,7 +105,14 @@ mod tests {
     fn a_ratio_pairs_windows_of_the_same_round_and_distance_only() {
         let near = |rate| Some((Distance::Near, rate));
         let far = |rate| Some((Distance::Far, rate));
-        let load = Load { ring: Ring::Split, length: 64, ring_size: 256, bursts: 1, cores: [0, 1] };
+        let load = Load {
+            ring: Ring::Split,
+            length: 64,
+            ring_size: 256,
+            bursts: 1,
+            cores: [0, 1],
+            lanekeeper: "lanekeeper".into(),
+        };
         let comparison = Comparison {
             load,
             peers: vec![Peer::TestpmdIo, Peer::OvsNormal],
