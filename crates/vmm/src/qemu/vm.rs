@@ -161,12 +161,25 @@ impl Vm {
         Exit { status, last_words: last_words(&self.run_folder) }
     }
 
+    /// Removes something by identifier. Gone already is as good: QEMU removes the chardev of a
+    /// vhost-user netdev together with it (net/vhost-user.c, net_vhost_user_cleanup).
+    fn undo(&self, command: &str, id: &str) -> Result<(), VmError> {
+        match self.command(command, &json!({ "id": id })) {
+            Err(VmError::Monitor { error: QmpError::Refused { reason, .. }, .. })
+                if reason.contains("not found") =>
+            {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
     /// Runs the steps in order; when one fails, undoes those before it in reverse.
     fn attach(&self, port: &str, steps: &[Step]) -> Result<(), VmError> {
         for (at, step) in steps.iter().enumerate() {
             let Err(error) = self.command(step.command, &step.arguments) else { continue };
             for (command, id) in steps[..at].iter().rev().filter_map(|done| done.undo.as_ref()) {
-                if let Err(error) = self.command(command, &json!({ "id": id })) {
+                if let Err(error) = self.undo(command, id) {
                     warn!(vm = self.name, port, %error, "a failed attach was not undone whole");
                 }
             }
@@ -435,7 +448,7 @@ impl Machine for Vm {
         }
         self.command("netdev_del", &json!({ "id": argv::backend_id(port) }))?;
         if self.ports().vfs.remove(port) {
-            self.command("chardev-remove", &json!({ "id": argv::chardev_id(port) }))?;
+            self.undo("chardev-remove", &argv::chardev_id(port))?;
         }
         self.ports().slots.release(port);
         Ok(())
