@@ -12,7 +12,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
 use sync::{AtomicU32, Ordering, UnsafeCell};
 
@@ -20,13 +19,6 @@ use sync::{AtomicU32, Ordering, UnsafeCell};
 const LOCKED: u32 = 1;
 /// One waiting controller; the bits from here up count them.
 const WAITING: u32 = 2;
-
-/// Turns a waiter spins before it gives its core away.
-const SPINS: u32 = 64;
-/// Turns a controller yields before it sleeps. The holder may not be running.
-const YIELDS: u32 = 64;
-/// A sleep of a controller that waits longer than a batch takes.
-const NAP: Duration = Duration::from_micros(50);
 
 /// Who waits, and so how.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,12 +68,12 @@ impl<T> TurnLock<T> {
     /// Holds are one batch long, so it spins; if the holder has lost its core, it yields.
     #[inline]
     pub(crate) fn spin_lock(&self) -> Guard<'_, T> {
-        let mut turns = 0;
+        let mut turns = 0u32;
         loop {
             if let Some(guard) = self.try_lock() {
                 return guard;
             }
-            turns += 1;
+            turns = turns.saturating_add(1);
             sync::wait(turns, Patience::Worker);
         }
     }
@@ -89,7 +81,7 @@ impl<T> TurnLock<T> {
     /// For a controller: wait for the lock, ahead of every worker.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         let mut state = self.state.fetch_add(WAITING, Ordering::Relaxed) + WAITING;
-        let mut turns = 0;
+        let mut turns = 0u32;
         loop {
             if state & LOCKED == 0 {
                 // Take the lock and the announcement back in one step: no worker gets between.
@@ -104,7 +96,7 @@ impl<T> TurnLock<T> {
                 }
                 continue;
             }
-            turns += 1;
+            turns = turns.saturating_add(1);
             sync::wait(turns, Patience::Controller);
             state = self.state.load(Ordering::Relaxed);
         }
@@ -173,7 +165,12 @@ mod sync {
     /// Let time pass before the lock is looked at again for the `turns`-th time.
     #[cfg(not(loom))]
     pub(super) fn wait(turns: u32, patience: Patience) {
-        use super::{NAP, SPINS, YIELDS};
+        /// Turns anybody spins before giving the core away.
+        const SPINS: u32 = 64;
+        /// Turns a controller yields before it sleeps: the holder may not be running.
+        const YIELDS: u32 = 64;
+        /// A sleep of a controller that waits longer than a batch takes.
+        const NAP: std::time::Duration = std::time::Duration::from_micros(50);
         if turns <= SPINS {
             std::hint::spin_loop();
         } else if turns <= SPINS + YIELDS || patience == Patience::Worker {
