@@ -53,7 +53,7 @@ fn ask(from: &dyn Host, netdev: &str, address: Ipv4Addr, count: u32) -> Result<O
 fn reach_of(output: &Output) -> Reach {
     match parse(&output.stdout) {
         Some(replies) if !replies.stations.is_empty() => Reach::Answered,
-        Some(replies) => Reach::Silent(format!("{} ARP requests unanswered", replies.loss.of)),
+        Some(replies) => Reach::Silent(format!("{} requests unanswered", replies.loss.of)),
         None => Reach::Broke(output.complaint()),
     }
 }

@@ -243,7 +243,7 @@ fn unended(packets: Option<RxeCounters>, patience: Duration) -> Reach {
             Reach::Broke(format!("no RDMA packet was sent in {patience:?}"))
         }
         Some(RxeCounters { sent, received: 0 }) => {
-            Reach::Silent(format!("{sent} RDMA packets sent, none came back"))
+            Reach::Silent(format!("{sent} packets sent, none came back"))
         }
         Some(_) => Reach::Answered,
         None => Reach::Silent(format!("RDMA writes were not acknowledged in {patience:?}")),

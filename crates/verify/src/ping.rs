@@ -92,7 +92,7 @@ pub(crate) fn reach(from: &dyn Host, to: IpAddr, count: u32) -> Result<Reach, Pr
 fn reach_of(output: &Output) -> Reach {
     match parse(&output.stdout) {
         Some(Ping { loss, .. }) if loss.lost < loss.of => Reach::Answered,
-        Some(Ping { loss, .. }) => Reach::Silent(format!("{} echo requests unanswered", loss.of)),
+        Some(Ping { loss, .. }) => Reach::Silent(format!("{} requests unanswered", loss.of)),
         None => Reach::Broke(output.complaint()),
     }
 }

@@ -59,7 +59,7 @@ pub(super) struct Station<'a> {
 ///
 /// # Errors
 /// [`DemoError::Probe`] when the VM refuses.
-pub(super) fn set_up<'a>(vm: PlannedVm, host: &'a dyn Host) -> Result<Station<'a>, DemoError> {
+pub(super) fn set_up(vm: PlannedVm, host: &dyn Host) -> Result<Station<'_>, DemoError> {
     let lane = set_up_nic(host, vm.lane_mac(), vm.lane_address(), "rxe0")?;
     let bridged = set_up_nic(host, vm.bridged_mac(), vm.bridged_address(), "rxe1")?;
     Ok(Station { vm, host, lane, bridged })
@@ -109,7 +109,7 @@ impl<'a> Between<'a> {
     fn name(&self) -> String {
         let nic = match self.path {
             Path::Lane => "VF",
-            Path::Bridged => "tap + bridge",
+            Path::Bridged => "bridge",
         };
         let hosts =
             if self.client.vm.host == self.server.vm.host { "same host" } else { "across hosts" };
@@ -239,8 +239,8 @@ impl Checks<'_> {
     fn converged(&mut self, between: Between<'_>) -> Result<(), DemoError> {
         let Between { client, server, .. } = between;
         let remedy = between.remedy();
-        let rdma_row = between.row("both at once: ib_write_bw");
-        let mut tcp_row = between.row("both at once: TCP");
+        let rdma_row = between.row("converged: ib_write_bw");
+        let mut tcp_row = between.row("converged: TCP, iperf3");
         self.check(rdma_row, remedy, |row| {
             let both = converged(
                 &WRITE_BW_LONG,
@@ -252,7 +252,7 @@ impl Checks<'_> {
             )?;
             tcp_row.throughput = Some(both.tcp.throughput);
             tcp_row.loss = Some(both.tcp.loss);
-            let overlap = format!("{:.1} s on the same VF", both.together.as_secs_f64());
+            let overlap = format!("{:.1} s at once on one VF", both.together.as_secs_f64());
             let row = judge_rdma(row, &both.rdma, remedy).seen(overlap.as_str());
             tcp_row.seen = overlap;
             Ok(if both.together >= TCP / 2 {
@@ -287,18 +287,18 @@ impl Checks<'_> {
         self.progress.step("isolation: b1's VF goes back into B's VLAN");
         self.move_to(intruder, Tenant::B)?;
         let [arp, echo, echo_far, rdma] = controls;
-        self.must_not_reach(&near, "ARP", arp, |a| a.by_arp())?;
-        self.must_not_reach(&near, "ping", echo, |a| a.by_ping())?;
-        self.must_not_reach(&far, "ping, across hosts", echo_far, |a| a.by_ping())?;
-        self.must_not_reach(&near, "ib_write_bw", rdma, |a| a.by_rdma())?;
+        self.must_not_reach(&near, "ARP", arp, Attempts::by_arp)?;
+        self.must_not_reach(&near, "ping", echo, Attempts::by_ping)?;
+        self.must_not_reach(&far, "ping, across hosts", echo_far, Attempts::by_ping)?;
+        self.must_not_reach(&near, "ib_write_bw", rdma, Attempts::by_rdma)?;
         // A frame of B that claims to be A's: with the address of A's VM, and with A's VLAN.
         let stolen = near.target.vm.lane_mac();
-        self.must_drop(intruder, "forged MAC", Forgery::Mac(stolen))?;
+        self.must_drop(intruder, Forgery::Mac(stolen))?;
         let vlan = Tenant::A.vlan()?;
-        self.must_drop(intruder, "forged VLAN tag", Forgery::Vlan(vlan))?;
+        self.must_drop(intruder, Forgery::Vlan(vlan))?;
         // And A's own VM may not enter B's network.
         let vlan = Tenant::B.vlan()?;
-        self.must_drop(near.target, "forged VLAN tag", Forgery::Vlan(vlan))
+        self.must_drop(near.target, Forgery::Vlan(vlan))
     }
 
     fn move_to(&self, station: &Station<'_>, tenant: Tenant) -> Result<(), DemoError> {
@@ -329,12 +329,11 @@ impl Checks<'_> {
         })
     }
 
-    fn must_drop(
-        &mut self,
-        station: &Station<'_>,
-        what: &str,
-        forgery: Forgery,
-    ) -> Result<(), DemoError> {
+    fn must_drop(&mut self, station: &Station<'_>, forgery: Forgery) -> Result<(), DemoError> {
+        let what = match forgery {
+            Forgery::Mac(_) => "forged MAC, a1's".to_owned(),
+            Forgery::Vlan(id) => format!("forged VLAN tag, {id}"),
+        };
         let row = Row::new("isolation", format!("{} ↛ any", station.vm.name), what);
         let remedy = "anti-spoof must be on and trust off for this VF: lanekeeper softnic show \
                       --run-root /run/lanekeeper/demo/nics";
@@ -400,5 +399,35 @@ impl Attempts<'_> {
             exchange: end(self.intruder),
         };
         rdma_connects(&server, &client, SILENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanekeeper_verify::{LocalHost, Sample, Verdict};
+
+    fn judged(path_mtu: Option<u64>, loss: Option<Loss>) -> Verdict {
+        let sample =
+            Sample { size: 65_536, iterations: 120, path_mtu, throughput: None, latency: None };
+        let row = Row::new("VF, same host", "a1 → a2", "ib_write_bw");
+        judge_rdma(row, &Measured { sample, loss }, "look").verdict
+    }
+
+    #[test]
+    fn rdma_holds_with_jumbo_packets_and_hardly_any_loss() {
+        let loss = |lost| Some(Loss { lost, of: 10_000 });
+        assert_eq!(judged(Some(4096), loss(100)), Verdict::Holds);
+        assert_eq!(judged(Some(4096), None), Verdict::Holds);
+        assert_ne!(judged(Some(4096), loss(101)), Verdict::Holds);
+        assert_ne!(judged(Some(1024), loss(0)), Verdict::Holds);
+        assert_ne!(judged(None, loss(0)), Verdict::Holds);
+    }
+
+    #[test]
+    fn a_mac_that_no_interface_has_is_named() {
+        let vm = plan::VMS[0];
+        let error = set_up(vm, &LocalHost::new("here")).err().expect("this machine is no VM");
+        assert!(error.to_string().contains(&vm.lane_mac().to_string()), "{error}");
     }
 }

@@ -65,7 +65,7 @@ enum Command {
     Exec {
         /// Which VM: a1, a2, a3 or b1.
         vm: String,
-        /// The command, run by the guest's shell.
+        /// The command: one word is shell text, several are a program and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
@@ -145,7 +145,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     match (args.command, args.down) {
         (Some(Command::Exec { vm, command }), _) => {
-            let output = vms::exec(&site, &vm, &command.join(" "))?;
+            let output = vms::exec(&site, &vm, &shell_text(&command))?;
             // A reader that is gone wants no more.
             let _ = std::io::stdout().write_all(&output.stdout);
             let _ = std::io::stderr().write_all(&output.stderr);
@@ -159,6 +159,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         (None, false) => {
             let form = Form { json: args.json, svg: args.svg };
             show(&site, args.keep, &form)
+        }
+    }
+}
+
+/// One word is for the shell as it is; several reach the program as they are.
+fn shell_text(command: &[String]) -> String {
+    match command {
+        [text] => text.clone(),
+        words => {
+            let quoted = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''")));
+            quoted.collect::<Vec<_>>().join(" ")
         }
     }
 }
@@ -224,6 +235,8 @@ fn show(site: &Arc<Site>, keep: bool, form: &Form) -> Result<ExitCode, Failure> 
     }
 }
 
+const TITLE: &str = "Lanekeeper demo: VMs of two tenants on two hosts, a VF and a bridged NIC each";
+
 /// How many steps come before the checks.
 const PREPARATIONS: usize = 7;
 
@@ -236,6 +249,7 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     let image = guest_image::ensure(&cache, &mut |what| progress.detail(what))?;
     progress.step("what carries guests out here");
     let cpus = vms::Cpus::choose(&image, &cache)?;
+    progress.detail(cpus.reason());
     progress.step("two hosts");
     let hosts = hosts::build(site)?;
     progress.step("a software NIC for each host");
@@ -252,8 +266,8 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     let mut report = checked.map_err(|error| vms::with_console(site, error))?;
     report.statements.push(format!(
         "Emulated: both hosts (network namespaces joined by veth pairs), their NICs (the software \
-         NIC), RDMA (the kernel's rdma_rxe) and {}. The figures show that it works, never how fast \
-         hardware would be. Latency of ib_* is one way, of ping both ways.",
+         NIC), {}. The figures show that it works, never how fast hardware would be. Latency of \
+         ib_* is one way, of ping both ways; loss of TCP is segments sent again.",
         cpus.in_words()
     ));
     let took = began.elapsed().as_secs();
@@ -282,7 +296,7 @@ fn check(site: &Site, vms: &[Vm], progress: &Progress) -> Outcome {
     })?;
     let root = hosts::nics_folder(site);
     let nics = Client::discover(&root).map_err(|error| DemoError::file(&root, error))?;
-    checks::run(&stations, &nics, progress, "Lanekeeper demo".to_owned())
+    checks::run(&stations, &nics, progress, TITLE.to_owned())
 }
 
 /// In which form the result is wanted.
@@ -318,4 +332,22 @@ fn how_to_go_on(site: &Site) -> String {
          Take it down:            {program} demo --down\n",
         nics.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanekeeper_verify::LocalHost;
+
+    #[test]
+    fn words_reach_a_program_in_a_vm_as_they_are() {
+        let run = |command: &[&str]| {
+            let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+            let here = LocalHost::new("here");
+            let within = std::time::Duration::from_secs(5);
+            lanekeeper_verify::Host::check(&here, &shell_text(&command), within).expect("runs")
+        };
+        assert_eq!(run(&["printf", "<%s>", "a b", "it's", "$HOME"]), "<a b><it's><$HOME>");
+        assert_eq!(run(&["echo one | tr o 0"]), "0ne\n");
+    }
 }

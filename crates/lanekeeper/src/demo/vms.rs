@@ -45,11 +45,19 @@ impl Cpus {
     }
 
     /// For the statement on what was emulated.
-    pub(super) fn in_words(&self) -> String {
+    pub(super) fn in_words(&self) -> &'static str {
         match self.verdict.accel {
-            Accel::Kvm => "nothing of the guests' CPUs (KVM)".to_owned(),
-            Accel::Tcg => format!("the guests' CPUs (QEMU TCG: {})", self.verdict.reason),
+            Accel::Kvm => "RDMA (the kernel's rdma_rxe), but not the guests' CPUs (KVM)",
+            Accel::Tcg => {
+                "RDMA (the kernel's rdma_rxe) and the guests' CPUs (QEMU TCG, since KVM runs no \
+                 kernel here)"
+            }
         }
+    }
+
+    /// Why it is KVM, or is not.
+    pub(super) fn reason(&self) -> &str {
+        &self.verdict.reason
     }
 }
 

@@ -16,12 +16,16 @@ const MARGIN: usize = 20;
 /// Statements are wrapped to the table's width.
 const NARROWEST: usize = 60;
 
-const STYLE: &str = "\
-:root{--paper:#fff;--edge:#d0d7de;--head:#f6f8fa;--ink:#1f2328;--dim:#59636e;--good:#1a7f37;--bad:#cf222e}
-@media(prefers-color-scheme:dark){:root{--paper:#0d1117;--edge:#3d444d;--head:#151b23;--ink:#f0f6fc;--dim:#9198a1;--good:#3fb950;--bad:#f85149}}
-text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:var(--ink);white-space:pre}
-.title{font-weight:600}.dim{fill:var(--dim)}.good{fill:var(--good)}.bad{fill:var(--bad);font-weight:600}
-.paper{fill:var(--paper);stroke:var(--edge)}.head{fill:var(--head)}.line{stroke:var(--edge)}";
+/// Plain rules rather than variables: renderers other than browsers know no `var()`, and show the
+/// light colours.
+const STYLE: &str = "
+text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}
+text{fill:#1f2328}.title{font-weight:600}.dim{fill:#59636e}.good{fill:#1a7f37}.bad{fill:#cf222e;font-weight:600}
+.paper{fill:#fff;stroke:#d0d7de}.head{fill:#f6f8fa}.line{stroke:#d0d7de}
+@media(prefers-color-scheme:dark){
+text{fill:#f0f6fc}.dim{fill:#9198a1}.good{fill:#3fb950}.bad{fill:#f85149}
+.paper{fill:#0d1117;stroke:#3d444d}.head{fill:#151b23}.line{stroke:#3d444d}}
+";
 
 pub(super) fn draw(report: &Report) -> String {
     let rows: Vec<_> = report.rows.iter().map(super::Row::cells).collect();
@@ -39,7 +43,7 @@ pub(super) fn draw(report: &Report) -> String {
         .collect();
     let width = MARGIN * 2 + table.max(NARROWEST * CHARACTER);
     let lines = 2 + rows.len() + statements.len();
-    let height = MARGIN * 2 + LINE * lines + LINE / 2;
+    let height = MARGIN * 2 + LINE * lines + LINE / 4;
 
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
@@ -53,16 +57,21 @@ pub(super) fn draw(report: &Report) -> String {
     let mut pen = Pen { svg: &mut svg, y: MARGIN + LINE - 8 };
     pen.text(MARGIN, "title", &report.title);
     pen.next_line();
+    pen.y += LINE / 4;
     pen.band(width);
     pen.row(&widths, &COLUMNS.map(str::to_owned), |_| "dim");
-    for (row, cells) in report.rows.iter().zip(&rows) {
+    let mut path = "";
+    for (row, mut cells) in report.rows.iter().zip(rows) {
         pen.next_line();
-        let new_path = cells[0] != previous_path(report, row);
-        if new_path {
+        // A path is named once, above a rule.
+        if row.path == path {
+            cells[0].clear();
+        } else {
             pen.rule(width);
         }
+        path = &row.path;
         let verdict = if row.verdict == Verdict::Holds { "good" } else { "bad" };
-        pen.row(&widths, cells, |column| match column {
+        pen.row(&widths, &cells, |column| match column {
             6 => "dim",
             7 => verdict,
             _ => "",
@@ -77,12 +86,6 @@ pub(super) fn draw(report: &Report) -> String {
     }
     svg.push_str("</svg>\n");
     svg
-}
-
-/// The path of the row before `row`, empty for the first.
-fn previous_path<'a>(report: &'a Report, row: &super::Row) -> &'a str {
-    let at = report.rows.iter().position(|other| std::ptr::eq(other, row)).unwrap_or(0);
-    at.checked_sub(1).map_or("", |before| &report.rows[before].path)
 }
 
 struct Pen<'a> {
