@@ -16,9 +16,9 @@ const READY: Duration = Duration::from_secs(90);
 const SHORT: Duration = Duration::from_secs(30);
 
 fn nic(folder: &Path) -> Nic {
-    let vfs: String = (0..3)
-        .map(|vf| format!("[vf.{vf}]\nmac = \"02:00:00:00:00:0{vf}\"\nmtu = 9000\n"))
-        .collect();
+    let vfs =
+        [0, 1, 2].map(|vf| format!("[vf.{vf}]\nmac = \"02:00:00:00:00:0{vf}\"\nmtu = 9000\n"));
+    let vfs = vfs.concat();
     let run_dir = folder.join("nic");
     let text = format!("name = \"nic0\"\nvfs = 3\nrun_dir = \"{}\"\n{vfs}", run_dir.display());
     Nic::start(Config::parse(&text, Path::new("nic.toml")).expect("sound")).expect("starts")
