@@ -309,12 +309,12 @@ impl Checks<'_> {
         Ok(())
     }
 
-    fn must_not_reach(
+    fn must_not_reach<'a>(
         &mut self,
-        attempts: &Attempts<'_>,
+        attempts: &Attempts<'a>,
         what: &str,
         control: Result<Reach, ProbeError>,
-        attempt: impl FnOnce(&Attempts<'_>) -> Result<Reach, ProbeError>,
+        attempt: impl FnOnce(&Attempts<'a>) -> Result<Reach, ProbeError>,
     ) -> Result<(), DemoError> {
         let (from, to) = (attempts.intruder.vm.name, attempts.target.vm.name);
         let row = Row::new("isolation", format!("{from} ↛ {to}"), what);
