@@ -18,6 +18,11 @@ use crate::two_cores::Effort;
 use crate::window::Spread;
 use crate::{BenchError, Stop};
 
+/// Bytes of a virtio-net header (virtio 1.2, 5.1.6).
+const NET_HEADER: usize = 12;
+/// Bytes of a receive buffer, as DPDK's are by default.
+const BUFFER: u32 = 2_048;
+
 /// Frames per second that crossed DPDK's vhost library (`io`: no address is looked at) and DPDK's
 /// virtio driver, with both in one testpmd.
 ///
@@ -104,8 +109,11 @@ pub fn softnic(
     Spread::of(&before?).filter(|spread| spread.least > 0.0).ok_or_else(silent)
 }
 
-/// A driver on one VF, as DPDK's is set up in the other measurement.
+/// A driver on one VF, set up as DPDK's is in the other measurement, but that a long frame is one
+/// buffer and not several.
 fn driver(nic: &Nic, vf: usize, load: &Load) -> Result<VfDriver, BenchError> {
+    let whole_frame = (load.length + NET_HEADER).next_multiple_of(64) as u32;
+    let buffer_size = whole_frame.max(BUFFER);
     let options = VfOptions {
         kind: match load.ring {
             Ring::Split => RingKind::Split,
@@ -113,6 +121,10 @@ fn driver(nic: &Nic, vf: usize, load: &Load) -> Result<VfDriver, BenchError> {
         },
         size: load.ring_size,
         event_idx: false,
+        buffer_size,
+        // As many bytes on offer as a ring of DPDK's 2 KiB buffers, so that neither has less to
+        // fit into the caches.
+        rx_buffers: Some((u32::from(load.ring_size) * BUFFER / buffer_size) as u16),
         hugepages: true,
         patience: Duration::from_secs(5),
         ..VfOptions::default()

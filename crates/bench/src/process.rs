@@ -209,12 +209,12 @@ impl Running {
     /// Freeze every thread of it; they stand still on return.
     ///
     /// # Errors
-    /// It is gone, or does not stop within a second.
+    /// It is gone, or does not stop within ten seconds.
     pub fn pause(&self) -> Result<(), BenchError> {
         self.signal(Signal::STOP).map_err(BenchError::io(&self.name))?;
         let start = Instant::now();
         while !threads(self.id())?.iter().all(Thread::stopped) {
-            if start.elapsed() > Duration::from_secs(1) {
+            if start.elapsed() > Duration::from_secs(10) {
                 let source = io::ErrorKind::TimedOut.into();
                 return Err(BenchError::Io { what: format!("pausing {}", self.name), source });
             }
