@@ -22,8 +22,8 @@ const BRIDGED_STEPS: usize = 5;
 const LANE_STEPS: usize = 7;
 const ISOLATION_STEPS: usize = 9;
 
-/// Longest one measurement may take: twenty times what it takes on emulated CPUs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest one measurement may take: ten times what it takes on emulated CPUs that are shared.
+const PATIENCE: Duration = Duration::from_secs(40);
 /// How long RDMA may stay unanswered before it counts as silent. A control that must be answered
 /// ends in a third of it on emulated CPUs.
 const SILENCE: Duration = Duration::from_secs(8);
@@ -146,23 +146,27 @@ impl<'a> Between<'a> {
 pub(super) struct Checks<'a> {
     progress: &'a Progress,
     hardware: &'a dyn Hardware,
+    /// Fails once the run has no sense any more.
+    watch: &'a mut dyn FnMut() -> Result<(), DemoError>,
     report: Report,
 }
 
 /// Check everything. A check that does not hold is a row that says so; the run goes on.
 ///
 /// # Errors
-/// [`DemoError::Probe`] when a VM no longer answers, [`DemoError::Hardware`] when a NIC does not.
+/// [`DemoError::Probe`] when a VM no longer answers, [`DemoError::Hardware`] when a NIC does not,
+/// and those of `watch`, which is asked before each check.
 pub(super) fn run(
     stations: &[Station<'_>],
     hardware: &dyn Hardware,
+    watch: &mut dyn FnMut() -> Result<(), DemoError>,
     progress: &Progress,
     title: String,
 ) -> Result<Report, DemoError> {
     let [a1, a2, a3, b1] = stations else {
         return Err(DemoError::Plan(format!("there are {} VMs, not four", stations.len())));
     };
-    let mut checks = Checks { progress, hardware, report: Report::new(title) };
+    let mut checks = Checks { progress, hardware, watch, report: Report::new(title) };
     let between = |path, client, server| Between { path, client, server };
     checks.lane(between(Path::Lane, a1, a2))?;
     checks.lane(between(Path::Lane, a1, a3))?;
@@ -181,6 +185,7 @@ impl Checks<'_> {
         look: impl FnOnce(Row) -> Result<Row, ProbeError>,
     ) -> Result<(), DemoError> {
         let Row { path, between, what, .. } = &row;
+        (self.watch)()?;
         self.progress.step(&format!("{path}: {between}: {what}"));
         let failing = row.clone();
         let row = match look(row) {

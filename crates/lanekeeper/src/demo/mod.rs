@@ -260,9 +260,10 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     progress.step("four VMs boot");
     let vms = vms::boot(site, &hosts, &image, &cpus, keep, progress)?;
     progress.step("addresses, jumbo packets and RDMA in each VM");
-    let checked = check(site, &vms, progress);
-    // A NIC that has ended is why checks failed, so it is said first.
-    nics.iter_mut().try_for_each(NicProcess::still_runs)?;
+    let mut nics_run = || nics.iter_mut().try_for_each(NicProcess::still_runs);
+    let checked = check(site, &vms, &mut nics_run, progress);
+    // A NIC that has ended is why the last check failed, so it is said first.
+    nics_run()?;
     let mut report = checked.map_err(|error| vms::with_console(site, error))?;
     report.statements.push(format!(
         "Emulated: both hosts (network namespaces joined by veth pairs), their NICs (the software \
@@ -282,7 +283,12 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     Ok(report)
 }
 
-fn check(site: &Site, vms: &[Vm], progress: &Progress) -> Outcome {
+fn check(
+    site: &Site,
+    vms: &[Vm],
+    watch: &mut dyn FnMut() -> Result<(), DemoError>,
+    progress: &Progress,
+) -> Outcome {
     let stations = std::thread::scope(|scope| {
         let set_ups: Vec<_> = VMS
             .iter()
@@ -296,7 +302,7 @@ fn check(site: &Site, vms: &[Vm], progress: &Progress) -> Outcome {
     })?;
     let root = hosts::nics_folder(site);
     let nics = Client::discover(&root).map_err(|error| DemoError::file(&root, error))?;
-    checks::run(&stations, &nics, progress, TITLE.to_owned())
+    checks::run(&stations, &nics, watch, progress, TITLE.to_owned())
 }
 
 /// In which form the result is wanted.
