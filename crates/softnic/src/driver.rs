@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use crate::features;
 use crate::ring::{
     Gather, GuestMemory, MemoryError, Position, Region, RingFault, RingKind, RingSpec,
 };
@@ -37,48 +38,6 @@ const LEGACY_HEADER: usize = 10;
 
 /// How often the answer to a command is looked for when no interrupt tells of it.
 const CONTROL_LOOK: Duration = Duration::from_millis(5);
-
-/// Feature bits of a virtio-net device over vhost-user (5.1.3 and 6).
-pub mod features {
-    /// The device completes checksums.
-    pub const CSUM: u64 = 1 << 0;
-    /// The driver takes frames whose checksum is not complete.
-    pub const GUEST_CSUM: u64 = 1 << 1;
-    /// The configuration space says the MTU.
-    pub const MTU: u64 = 1 << 3;
-    /// The configuration space says the MAC address.
-    pub const MAC: u64 = 1 << 5;
-    /// The driver takes unsegmented TCP over IPv4 and IPv6, with ECN.
-    pub const GUEST_TSO: u64 = 1 << 7 | 1 << 8 | 1 << 9;
-    /// The device takes unsegmented TCP over IPv4 and IPv6, with ECN.
-    pub const HOST_TSO: u64 = 1 << 11 | 1 << 12 | 1 << 13;
-    /// Receive buffers may be merged.
-    pub const MERGEABLE: u64 = 1 << 15;
-    /// The configuration space says the link's status.
-    pub const STATUS: u64 = 1 << 16;
-    /// There is a control queue.
-    pub const CONTROL: u64 = 1 << 17;
-    /// Commands for receive modes and VLAN filters.
-    pub const CONTROL_RX: u64 = 1 << 18 | 1 << 19;
-    /// There may be several queue pairs.
-    pub const MULTIQUEUE: u64 = 1 << 22;
-    /// Command to set the MAC address.
-    pub const CONTROL_MAC: u64 = 1 << 23;
-    /// Indirect descriptors.
-    pub const INDIRECT: u64 = 1 << 28;
-    /// Event index.
-    pub const EVENT_IDX: u64 = 1 << 29;
-    /// vhost-user: protocol features, and queues that are enabled by a message.
-    pub const PROTOCOL: u64 = 1 << 30;
-    /// Not legacy.
-    pub const VERSION_1: u64 = 1 << 32;
-    /// Packed virtqueues.
-    pub const PACKED: u64 = 1 << 34;
-    /// Buffers are used in the order they are offered.
-    pub const IN_ORDER: u64 = 1 << 35;
-    /// Unsegmented UDP: driver takes IPv4 and IPv6, device takes it.
-    pub const USO: u64 = 1 << 54 | 1 << 55 | 1 << 56;
-}
 
 /// What a driver asks for. Features set here are required: connecting fails without them.
 #[derive(Clone, Debug)]
@@ -159,22 +118,20 @@ impl VfOptions {
     fn required(&self) -> u64 {
         let flag = |wanted: bool, bits: u64| if wanted { bits } else { 0 };
         flag(!self.legacy, features::VERSION_1)
-            | flag(self.kind == RingKind::Packed, features::PACKED)
-            | flag(self.pairs > 1, features::MULTIQUEUE)
-            | flag(self.control, features::CONTROL)
-            | flag(self.mergeable, features::MERGEABLE)
+            | flag(self.kind == RingKind::Packed, features::RING_PACKED)
+            | flag(self.pairs > 1, features::MQ)
+            | flag(self.control, features::CTRL_VQ)
+            | flag(self.mergeable, features::MRG_RXBUF)
             | flag(self.event_idx, features::EVENT_IDX)
             | flag(self.in_order, features::IN_ORDER)
-            | flag(self.indirect, features::INDIRECT)
+            | flag(self.indirect, features::INDIRECT_DESC)
     }
 
     /// Feature bits taken where offered.
     fn welcome(&self) -> u64 {
-        use features::{
-            CONTROL_MAC, CONTROL_RX, CSUM, GUEST_CSUM, GUEST_TSO, HOST_TSO, MAC, MTU, STATUS, USO,
-        };
-        let offloads = CSUM | GUEST_CSUM | GUEST_TSO | HOST_TSO | USO;
-        let control = CONTROL_RX | CONTROL_MAC;
+        use features::{CSUM, GUEST_OFFLOADS, HOST_OFFLOADS, MAC, MTU, STATUS};
+        let offloads = CSUM | GUEST_OFFLOADS | HOST_OFFLOADS;
+        let control = features::CTRL_RX | features::CTRL_VLAN | features::CTRL_MAC_ADDR;
         MAC | MTU
             | STATUS
             | if self.offloads { offloads } else { 0 }
@@ -243,7 +200,7 @@ pub struct DeviceConfig {
     pub mac: [u8; 6],
     /// Bit 0: link up; meaningful with [`features::STATUS`].
     pub status: u16,
-    /// Most queue pairs; meaningful with [`features::MULTIQUEUE`].
+    /// Most queue pairs; meaningful with [`features::MQ`].
     pub max_pairs: u16,
     /// MTU in bytes; meaningful with [`features::MTU`].
     pub mtu: u16,

@@ -1,4 +1,4 @@
-//! The virtio-net features a VF offers (virtio 1.2, 5.1.3 and 6), by bit number.
+//! The virtio-net features of a VF, device and driver side (virtio 1.2, 5.1.3 and 6).
 
 /// A feature word with one bit set.
 const fn bit(number: u32) -> u64 {
@@ -6,61 +6,61 @@ const fn bit(number: u32) -> u64 {
 }
 
 /// The VM may send frames without a checksum.
-pub(crate) const CSUM: u64 = bit(0);
+pub const CSUM: u64 = bit(0);
 /// The VM takes frames without a checksum.
-pub(crate) const GUEST_CSUM: u64 = bit(1);
+pub const GUEST_CSUM: u64 = bit(1);
 /// The VM may switch its receive offloads at run time.
-pub(crate) const CTRL_GUEST_OFFLOADS: u64 = bit(2);
+pub const CTRL_GUEST_OFFLOADS: u64 = bit(2);
 /// The device tells its MTU.
-pub(crate) const MTU: u64 = bit(3);
+pub const MTU: u64 = bit(3);
 /// The device tells its MAC.
-pub(crate) const MAC: u64 = bit(5);
+pub const MAC: u64 = bit(5);
 /// The VM takes TCP/IPv4 super-frames.
-pub(crate) const GUEST_TSO4: u64 = bit(7);
+pub const GUEST_TSO4: u64 = bit(7);
 /// The VM takes TCP/IPv6 super-frames.
-pub(crate) const GUEST_TSO6: u64 = bit(8);
+pub const GUEST_TSO6: u64 = bit(8);
 /// The VM takes TCP super-frames with CWR set.
-pub(crate) const GUEST_ECN: u64 = bit(9);
+pub const GUEST_ECN: u64 = bit(9);
 /// The VM may send TCP/IPv4 super-frames.
-pub(crate) const HOST_TSO4: u64 = bit(11);
+pub const HOST_TSO4: u64 = bit(11);
 /// The VM may send TCP/IPv6 super-frames.
-pub(crate) const HOST_TSO6: u64 = bit(12);
+pub const HOST_TSO6: u64 = bit(12);
 /// The VM may send TCP super-frames with CWR set.
-pub(crate) const HOST_ECN: u64 = bit(13);
+pub const HOST_ECN: u64 = bit(13);
 /// The VM takes a frame in several buffers.
-pub(crate) const MRG_RXBUF: u64 = bit(15);
+pub const MRG_RXBUF: u64 = bit(15);
 /// The device tells its link status.
-pub(crate) const STATUS: u64 = bit(16);
+pub const STATUS: u64 = bit(16);
 /// There is a control queue.
-pub(crate) const CTRL_VQ: u64 = bit(17);
+pub const CTRL_VQ: u64 = bit(17);
 /// Receive modes by control queue.
-pub(crate) const CTRL_RX: u64 = bit(18);
+pub const CTRL_RX: u64 = bit(18);
 /// VLAN filters by control queue.
-pub(crate) const CTRL_VLAN: u64 = bit(19);
+pub const CTRL_VLAN: u64 = bit(19);
 /// The VM can be asked to announce itself.
-pub(crate) const GUEST_ANNOUNCE: u64 = bit(21);
+pub const GUEST_ANNOUNCE: u64 = bit(21);
 /// More than one queue pair.
-pub(crate) const MQ: u64 = bit(22);
+pub const MQ: u64 = bit(22);
 /// MAC by control queue.
-pub(crate) const CTRL_MAC_ADDR: u64 = bit(23);
+pub const CTRL_MAC_ADDR: u64 = bit(23);
 /// Descriptors may point at tables of descriptors.
-pub(crate) const INDIRECT_DESC: u64 = bit(28);
+pub const INDIRECT_DESC: u64 = bit(28);
 /// Notifications by index.
-pub(crate) const EVENT_IDX: u64 = bit(29);
+pub const EVENT_IDX: u64 = bit(29);
 /// vhost-user: protocol features are negotiated.
-pub(crate) const PROTOCOL_FEATURES: u64 = bit(30);
+pub const PROTOCOL_FEATURES: u64 = bit(30);
 /// Virtio 1: little-endian, 12-byte header always.
-pub(crate) const VERSION_1: u64 = bit(32);
+pub const VERSION_1: u64 = bit(32);
 /// Packed rings.
-pub(crate) const RING_PACKED: u64 = bit(34);
+pub const RING_PACKED: u64 = bit(34);
 /// Buffers are used in the order they were made available.
-pub(crate) const IN_ORDER: u64 = bit(35);
+pub const IN_ORDER: u64 = bit(35);
 /// The VM takes UDP/IPv4 super-frames.
-pub(crate) const GUEST_USO4: u64 = bit(54);
+pub const GUEST_USO4: u64 = bit(54);
 /// The VM takes UDP/IPv6 super-frames.
-pub(crate) const GUEST_USO6: u64 = bit(55);
+pub const GUEST_USO6: u64 = bit(55);
 /// The VM may send UDP super-frames.
-pub(crate) const HOST_USO: u64 = bit(56);
+pub const HOST_USO: u64 = bit(56);
 
 /// Everything a VF offers.
 pub(crate) const OFFERED: u64 = CSUM
@@ -95,6 +95,9 @@ pub(crate) const OFFERED: u64 = CSUM
 /// The receive offloads that a driver may switch at run time (virtio 1.2, 5.1.6.5.6).
 pub(crate) const GUEST_OFFLOADS: u64 =
     GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO4 | GUEST_USO6;
+
+/// The super-frames that a driver may send.
+pub(crate) const HOST_OFFLOADS: u64 = HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO;
 
 /// Bytes of the header before each frame (virtio 1.2, 5.1.6): `num_buffers` is there with
 /// mergeable buffers, and always since virtio 1.

@@ -12,6 +12,7 @@
 //! - [`driver`]: a VF's driver in user space, for programs that want a VF without a VM.
 
 pub mod driver;
+pub mod features;
 pub mod ring;
 pub mod switch;
 pub mod uplink;
@@ -22,7 +23,6 @@ mod control;
 mod control_queue;
 #[cfg(any(test, fuzzing))]
 pub mod control_queue;
-mod features;
 mod journal;
 mod nic;
 mod port;

@@ -48,6 +48,8 @@ pub struct Worker {
     edits: Box<[[u8; EDITED_HEAD]; BATCH]>,
     meters: Box<[Option<Meter>; MAX_VFS]>,
     started: Instant,
+    /// Counts up to [`u16::MAX`] and begins anew.
+    rounds: u16,
 }
 
 /// What wakes a sleeping worker.
@@ -194,6 +196,7 @@ impl Worker {
             edits: Box::new([[0; EDITED_HEAD]; BATCH]),
             meters: Box::new([None; MAX_VFS]),
             started: Instant::now(),
+            rounds: 0,
         })
     }
 
@@ -226,6 +229,10 @@ impl Worker {
     /// One round over everything this worker serves; how many frames it moved.
     pub fn poll(&mut self) -> usize {
         self.take_up_changes();
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds == 0 {
+            self.count_missed();
+        }
         let mut moved = 0;
         if self.published.any_rate {
             moved += self.serve_by_rate();
@@ -424,8 +431,19 @@ impl Worker {
         received.len()
     }
 
+    /// Count what the kernel had to drop because the uplink was not emptied in time.
+    fn count_missed(&mut self) {
+        let missed = self.uplink.as_mut().map_or(0, UplinkQueue::missed);
+        if missed > 0 {
+            let mut tally = PortTally::default();
+            tally.rx_drops_elsewhere(DropReason::NoBuffer, missed);
+            self.shared.counters[self.number].add_uplink(&tally);
+        }
+    }
+
     /// Ask for kicks, look once more, and sleep until one comes.
     fn sleep(&mut self) {
+        self.count_missed();
         let mut work = false;
         for &(vf, pair) in &self.polled {
             let port = &self.shared.ports[vf];

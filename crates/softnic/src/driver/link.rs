@@ -50,9 +50,9 @@ impl Link {
         if missing != 0 {
             return Err(DriverError::NotOffered(missing));
         }
-        let features = offered & (required | welcome | features::PROTOCOL);
+        let features = offered & (required | welcome | features::PROTOCOL_FEATURES);
         let mut has_config = false;
-        if offered & features::PROTOCOL != 0 {
+        if offered & features::PROTOCOL_FEATURES != 0 {
             let wanted = VhostUserProtocolFeatures::MQ
                 | VhostUserProtocolFeatures::REPLY_ACK
                 | VhostUserProtocolFeatures::CONFIG;
@@ -101,7 +101,7 @@ impl Link {
             self.frontend.set_vring_call(index, call)?;
             self.frontend.set_vring_kick(index, kick)?;
         }
-        if self.features & features::PROTOCOL != 0 {
+        if self.features & features::PROTOCOL_FEATURES != 0 {
             for index in 0..vrings.len() {
                 self.frontend.set_vring_enable(index, true)?;
             }

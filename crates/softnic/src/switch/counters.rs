@@ -66,6 +66,13 @@ impl PortTally {
         self.any_drop = true;
     }
 
+    /// Counts frames for the VM that somebody else dropped.
+    pub fn rx_drops_elsewhere(&mut self, reason: DropReason, frames: u64) {
+        let count = &mut self.rx_drops.0[reason as usize];
+        *count = count.saturating_add(u32::try_from(frames).unwrap_or(u32::MAX));
+        self.any_drop = true;
+    }
+
     /// Counts a frame for the VM that was dropped.
     #[inline]
     pub fn rx_drop(&mut self, reason: DropReason) {
