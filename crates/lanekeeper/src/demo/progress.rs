@@ -2,13 +2,14 @@
 //! standard error, so that standard output has the result alone.
 
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// The whole run's bar, under which single tasks have lines of their own.
 pub(super) struct Progress {
     bars: Option<(MultiProgress, ProgressBar)>,
+    began: Instant,
 }
 
 impl Progress {
@@ -21,7 +22,7 @@ impl Progress {
             bar.enable_steady_tick(TICK);
             (all, bar)
         });
-        Self { bars }
+        Self { bars, began: Instant::now() }
     }
 
     /// The next step begins.
@@ -31,7 +32,7 @@ impl Progress {
                 bar.inc(1);
                 bar.set_message(what.to_owned());
             }
-            None => eprintln!("==> {what}"),
+            None => eprintln!("==> {:>3} s  {what}", self.began.elapsed().as_secs()),
         }
     }
 
@@ -39,7 +40,7 @@ impl Progress {
     pub(super) fn detail(&self, what: &str) {
         match &self.bars {
             Some((_, bar)) => bar.set_message(what.to_owned()),
-            None => eprintln!("    {what}"),
+            None => eprintln!("           {what}"),
         }
     }
 
@@ -82,7 +83,7 @@ impl Task {
     pub(super) fn done(self, how: &str) {
         match self.bar {
             Some(bar) => bar.finish_with_message(how.to_owned()),
-            None => eprintln!("    {how}"),
+            None => eprintln!("           {how}"),
         }
     }
 }
