@@ -79,6 +79,9 @@ impl fmt::Display for Loss {
             #[allow(clippy::cast_precision_loss)] // a share, shown with three digits
             (lost, of) => {
                 let percent = lost as f64 * 100.0 / of as f64;
+                if percent < 0.01 {
+                    return write!(f, "{lost} of {of} (< 0.01 %)");
+                }
                 write!(f, "{lost} of {of} ({} %)", three_digits(percent))
             }
         }
@@ -133,6 +136,7 @@ mod tests {
     fn a_loss_says_of_how_many_and_nothing_sent_is_no_success() {
         assert_eq!(Loss { lost: 0, of: 20 }.to_string(), "0 of 20");
         assert_eq!(Loss { lost: 1, of: 8 }.to_string(), "1 of 8 (12.5 %)");
+        assert_eq!(Loss { lost: 2, of: 40_000 }.to_string(), "2 of 40000 (< 0.01 %)");
         assert!(!Loss { lost: 0, of: 0 }.none());
     }
 

@@ -8,7 +8,7 @@ use lanekeeper_hw::Hardware;
 use lanekeeper_model::{MacAddr, VfChange, VlanTag};
 use lanekeeper_verify::{
     Forgery, Host, HostError, Isolation, Loss, Measured, Perftest, PingPlan, ProbeError,
-    RdmaEndpoint, RdmaPort, Reach, Report, Row, converged, forge, largest_packet, ping,
+    RdmaEndpoint, RdmaPort, Reach, Report, Row, arping, converged, forge, largest_packet, ping,
     rdma_connects, rdma_measure, rxe_on, tcp_throughput,
 };
 
@@ -19,14 +19,14 @@ use super::progress::Progress;
 /// How many times [`run`] calls [`Progress::step`].
 pub(super) const STEPS: usize = 2 * LANE_STEPS + 2 * BRIDGED_STEPS + ISOLATION_STEPS;
 const BRIDGED_STEPS: usize = 5;
-const LANE_STEPS: usize = 7;
+const LANE_STEPS: usize = 8;
 const ISOLATION_STEPS: usize = 9;
 
 /// Longest one measurement may take: ten times what it takes on emulated CPUs that are shared.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long RDMA may stay unanswered before it counts as silent. A control that must be answered
-/// ends in a third of it on emulated CPUs.
-const SILENCE: Duration = Duration::from_secs(8);
+/// How long RDMA may stay unanswered before it counts as silent: three times what an answered
+/// attempt takes on emulated CPUs.
+const SILENCE: Duration = Duration::from_secs(10);
 const TCP: Duration = Duration::from_secs(2);
 /// Message of 64 KiB, as perftest sends by default.
 const WRITE_BW: Perftest = Perftest::write_bw(65_536, 120);
@@ -200,9 +200,26 @@ impl Checks<'_> {
     }
 
     fn lane(&mut self, between: Between<'_>) -> Result<(), DemoError> {
+        self.neighbour(between)?;
         self.bridged(between)?;
         self.jumbo(between)?;
         self.converged(between)
+    }
+
+    /// The address on the link belongs to the station it should, and to no other.
+    fn neighbour(&mut self, between: Between<'_>) -> Result<(), DemoError> {
+        let Between { client, server, .. } = between;
+        let remedy = between.remedy();
+        self.check(between.row("ARP"), remedy, |mut row| {
+            let replies = arping(client.host, &client.lane.netdev, between.target(), 2)?;
+            row.loss = Some(replies.loss);
+            Ok(match replies.stations[..] {
+                [station] if station == server.vm.lane_mac() => {
+                    row.seen(format!("{station} answers"))
+                }
+                _ => row.seen(format!("{:?} answer", replies.stations)).fails(remedy),
+            })
+        })
     }
 
     fn bridged(&mut self, between: Between<'_>) -> Result<(), DemoError> {
@@ -288,14 +305,14 @@ impl Checks<'_> {
         self.move_to(intruder, Tenant::A)?;
         let attempts = |target| Attempts { intruder, target };
         let (near, far) = (attempts(near), attempts(far));
-        let controls = [near.by_arp(), near.by_ping(), far.by_ping(), near.by_rdma()];
+        let controls = [near.by_arp(), near.by_ping(), far.by_ping(), near.by_rdma(PATIENCE)];
         self.progress.step("isolation: b1's VF goes back into B's VLAN");
         self.move_to(intruder, Tenant::B)?;
         let [arp, echo, echo_far, rdma] = controls;
         self.must_not_reach(&near, "ARP", arp, Attempts::by_arp)?;
         self.must_not_reach(&near, "ping", echo, Attempts::by_ping)?;
         self.must_not_reach(&far, "ping, across hosts", echo_far, Attempts::by_ping)?;
-        self.must_not_reach(&near, "ib_write_bw", rdma, Attempts::by_rdma)?;
+        self.must_not_reach(&near, "ib_write_bw", rdma, |near| near.by_rdma(SILENCE))?;
         // A frame of B that claims to be A's: with the address of A's VM, and with A's VLAN.
         let stolen = near.target.vm.lane_mac();
         self.must_drop(intruder, Forgery::Mac(stolen))?;
@@ -391,7 +408,7 @@ impl Attempts<'_> {
 
     /// The ends tell each other their addresses over the traditional path, so that RDMA itself is
     /// what must fail.
-    fn by_rdma(&self) -> Result<Reach, ProbeError> {
+    fn by_rdma(&self, patience: Duration) -> Result<Reach, ProbeError> {
         let end = |station: &'_ Station<'_>| station.bridged.address.into();
         let server = RdmaEndpoint {
             host: self.target.host,
@@ -403,7 +420,7 @@ impl Attempts<'_> {
             port: &self.intruder.lane.rdma,
             exchange: end(self.intruder),
         };
-        rdma_connects(&server, &client, SILENCE)
+        rdma_connects(&server, &client, patience)
     }
 }
 
