@@ -13,6 +13,7 @@
 pub mod core_distance;
 pub mod machine;
 pub mod one_core;
+pub mod own_client;
 pub mod peers;
 pub mod process;
 pub mod report;
@@ -74,8 +75,14 @@ pub enum BenchError {
         /// Pages that are free.
         free: u64,
     },
+    /// A switch did not take up its VFs.
+    #[error("{peer} has not taken up both VFs")]
+    NoLink {
+        /// Which switch.
+        peer: String,
+    },
     /// Frames stopped circulating.
-    #[error("no frame came back through {peer} in a window")]
+    #[error("no frame comes back through {peer}")]
     Silent {
         /// Which switch.
         peer: String,

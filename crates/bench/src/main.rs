@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use lanekeeper_bench::machine::HugePages;
-use lanekeeper_bench::peers::{Load, Peer};
+use lanekeeper_bench::peers::{ClientKind, Load, Peer};
 use lanekeeper_bench::report::{Figures, OneCore, lines, write};
 use lanekeeper_bench::testpmd::Ring;
 use lanekeeper_bench::two_cores::{Effort, compare};
@@ -99,7 +99,8 @@ fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
         Figures { command: command_line(), effort, two_cores: Vec::new(), one_core: Vec::new() };
     for ring in Ring::ALL {
         for &length in &options.lengths {
-            let load = Load {
+            let load = |client| Load {
+                client,
                 ring,
                 length,
                 ring_size: options.ring_size,
@@ -107,13 +108,17 @@ fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
                 cores: [options.cores[0], options.cores[1]],
                 lanekeeper: lanekeeper.clone(),
             };
-            let cell = folder.path().join(format!("{}-{length}", ring.name()));
             println!("{} rings, {length} bytes", ring.name());
-            let comparison = compare(&Peer::ALL, &load, effort, &cell, stop)?;
-            for line in lines(&comparison) {
-                println!("  {line}");
+            for client in ClientKind::ALL {
+                let cell = folder.path().join(format!("{}-{length}-{client:?}", ring.name()));
+                let comparison = compare(&Peer::ALL, &load(client), effort, &cell, stop)?;
+                for line in lines(&comparison) {
+                    println!("  {line} {}", client.name());
+                }
+                figures.two_cores.push(comparison);
             }
-            figures.two_cores.push(comparison);
+            let cell = folder.path().join(format!("{}-{length}", ring.name()));
+            let load = load(ClientKind::Own);
             for (name, rate) in [
                 ("Lanekeeper, own driver", one_core::softnic(&load, effort, &cell, stop)?),
                 ("DPDK io, DPDK's driver", one_core::dpdk(&load, effort, &cell, stop)?),

@@ -1,15 +1,16 @@
-//! The switches that are compared, each with the same client: a testpmd that drives two VFs as a
-//! guest would and sends each frame on to the other VF.
+//! The switches that are compared, each with the same client, which drives two VFs as a guest would
+//! and sends each frame on to the other VF.
 //!
 //! Frames keep legal addresses: what leaves a port carries that port's MAC as source and the other
 //! port's as destination, so that anti-spoof and MAC learning have nothing to object to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lanekeeper_model::MacAddr;
 
+use crate::own_client::OwnClient;
 use crate::process::{Running, Thread, tool};
 use crate::softnic::{self, SoftNic};
 use crate::testpmd::{Memory, Port, Ring, Setup, Testpmd};
@@ -17,6 +18,9 @@ use crate::{BenchError, Stop};
 
 /// Addresses of the two VFs.
 pub const MACS: [MacAddr; 2] = [MacAddr([0x02, 0, 0, 0, 0, 1]), MacAddr([0x02, 0, 0, 0, 0, 2])];
+
+/// How long a switch may take to take up its VFs.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A switch that can stand between the client's two ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,9 +47,33 @@ impl Peer {
     }
 }
 
+/// Who drives the two VFs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientKind {
+    /// DPDK's testpmd: independent of us.
+    Testpmd,
+    /// Our own driver: as light as can be.
+    Own,
+}
+
+impl ClientKind {
+    /// Both, in the order in which they are reported.
+    pub const ALL: [Self; 2] = [Self::Testpmd, Self::Own];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Testpmd => "DPDK's testpmd",
+            Self::Own => "our own driver",
+        }
+    }
+}
+
 /// What all lanes of one comparison have in common.
 #[derive(Clone, Debug)]
 pub struct Load {
+    /// Who drives the two VFs.
+    pub client: ClientKind,
     /// Ring layout that the client offers.
     pub ring: Ring,
     /// Frame length in bytes, without FCS.
@@ -58,6 +86,68 @@ pub struct Load {
     pub cores: [usize; 2],
     /// The `lanekeeper` program.
     pub lanekeeper: PathBuf,
+}
+
+/// A client on both VFs of a switch.
+pub trait Client {
+    /// Send the first frames, in bursts of 32 on each VF, and go on with those that come back.
+    ///
+    /// # Errors
+    /// The client is gone.
+    fn begin(&mut self, bursts: u32) -> Result<(), BenchError>;
+
+    /// Go on.
+    ///
+    /// # Errors
+    /// The client is gone.
+    fn resume(&self) -> Result<(), BenchError>;
+
+    /// Stand still; it does on return.
+    ///
+    /// # Errors
+    /// The client is gone.
+    fn pause(&self) -> Result<(), BenchError>;
+
+    /// Frames received so far on each VF.
+    ///
+    /// # Errors
+    /// The client does not answer.
+    fn received(&self) -> Result<[u64; 2], BenchError>;
+
+    /// The thread that moves frames.
+    fn worker(&self) -> &Thread;
+
+    /// Let nothing of ordinary priority interrupt it.
+    ///
+    /// # Errors
+    /// No permission to use real-time scheduling.
+    fn prioritise(&self) -> Result<(), BenchError>;
+}
+
+impl Client for Testpmd {
+    fn begin(&mut self, bursts: u32) -> Result<(), BenchError> {
+        self.command(&format!("start tx_first {bursts}")).map(drop)
+    }
+
+    fn resume(&self) -> Result<(), BenchError> {
+        self.process().resume()
+    }
+
+    fn pause(&self) -> Result<(), BenchError> {
+        self.process().pause()
+    }
+
+    fn received(&self) -> Result<[u64; 2], BenchError> {
+        Ok([self.counters(0)?.rx_frames, self.counters(1)?.rx_frames])
+    }
+
+    fn worker(&self) -> &Thread {
+        Testpmd::worker(self)
+    }
+
+    fn prioritise(&self) -> Result<(), BenchError> {
+        self.process().prioritise(Testpmd::worker(self))
+    }
 }
 
 /// A switch that is up: its polling process and the thread in it that moves frames.
@@ -138,7 +228,7 @@ impl Switch for Ovs {
 pub struct Lane {
     peer: Peer,
     // Before the switch: a driver leaves before its device.
-    client: Testpmd,
+    client: Box<dyn Client>,
     switch: Box<dyn Switch>,
 }
 
@@ -160,11 +250,18 @@ impl Lane {
             Peer::TestpmdIo => Box::new(testpmd_io(load, &sockets, &folder, stop)?),
             Peer::OvsNormal => Box::new(ovs_normal(load, &folder, stop)?),
         };
-        let mut client = client(load, &sockets, &folder, stop)?;
+        let mut client: Box<dyn Client> = match load.client {
+            ClientKind::Testpmd => Box::new(testpmd_client(load, &sockets, &folder, stop)?),
+            ClientKind::Own => Box::new(OwnClient::start(&sockets, load, stop)?),
+        };
+        let start = Instant::now();
         while !switch.links_up()? {
+            if start.elapsed() > PATIENCE {
+                return Err(BenchError::NoLink { peer: peer.name().to_owned() });
+            }
             stop.sleep(Duration::from_millis(100))?;
         }
-        client.command(&format!("start tx_first {}", load.bursts))?;
+        client.begin(load.bursts)?;
         let lane = Self { peer, client, switch };
         lane.await_frames(stop)?;
         lane.pause()?;
@@ -188,7 +285,7 @@ impl Lane {
     /// A process is gone.
     pub fn resume(&self) -> Result<(), BenchError> {
         self.switch.process().resume()?;
-        self.client.process().resume()
+        self.client.resume()
     }
 
     /// Freeze frames where they are.
@@ -196,7 +293,7 @@ impl Lane {
     /// # Errors
     /// A process is gone.
     pub fn pause(&self) -> Result<(), BenchError> {
-        self.client.process().pause()?;
+        self.client.pause()?;
         self.switch.process().pause()
     }
 
@@ -205,7 +302,7 @@ impl Lane {
     /// # Errors
     /// The client does not answer.
     pub fn received(&self) -> Result<u64, BenchError> {
-        Ok(self.client.counters(0)?.rx_frames + self.client.counters(1)?.rx_frames)
+        Ok(self.client.received()?.iter().sum())
     }
 
     /// How long the switching and the client's thread have been running on their cores.
@@ -218,27 +315,23 @@ impl Lane {
 
     fn await_frames(&self, stop: &Stop) -> Result<(), BenchError> {
         for _ in 0..100 {
-            let first = [self.client.counters(0)?.rx_frames, self.client.counters(1)?.rx_frames];
+            let first = self.client.received()?;
             stop.sleep(Duration::from_millis(50))?;
-            let second = [self.client.counters(0)?.rx_frames, self.client.counters(1)?.rx_frames];
+            let second = self.client.received()?;
             if first.iter().zip(&second).all(|(first, second)| first < second) {
                 return Ok(());
             }
         }
-        let counters = [self.client.counters(0)?, self.client.counters(1)?];
-        Err(BenchError::Unexpected {
-            what: format!("circulation through {}", self.name()),
-            got: format!("{counters:?}"),
-        })
+        Err(BenchError::Silent { peer: self.name().to_owned() })
     }
 
     fn give_priority(&self) -> Result<(), BenchError> {
         self.switch.process().prioritise(self.switch.worker())?;
-        self.client.process().prioritise(self.client.worker())
+        self.client.prioritise()
     }
 }
 
-fn client(
+fn testpmd_client(
     load: &Load,
     sockets: &[PathBuf; 2],
     folder: &Path,

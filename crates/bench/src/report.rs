@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::BenchError;
 use crate::core_distance::Distance;
 use crate::machine::{description, package_version};
-use crate::peers::Load;
+use crate::peers::{ClientKind, Load};
 use crate::process::tool;
 use crate::two_cores::{Comparison, Effort};
 use crate::window::Spread;
@@ -109,15 +109,19 @@ fn document(figures: &Figures) -> Result<String, BenchError> {
     }
     let _ = writeln!(text, "| DPDK | {} |", package_version("dpdk")?);
     let _ = writeln!(text, "| OVS-DPDK | {} |", package_version("openvswitch-switch-dpdk")?);
-    if let Some(first) = figures.two_cores.first() {
+    for client in ClientKind::ALL {
+        let of_client: Vec<_> =
+            figures.two_cores.iter().filter(|one| one.load.client == client).collect();
+        let Some(first) = of_client.first() else { continue };
         let peers = &first.peers;
         let subject = peers[0].name();
         let _ = writeln!(
             text,
-            "\n### Switch on core {}, client on core {}\n\n\
-             Million frames a second through the switch: **median** least..most (windows). \
-             Ratios pair windows of one round; {} descriptors a ring, {} frames in flight in each \
-             direction.\n",
+            "\n### Client: {}\n\n\
+             Switch on core {}, client on core {}. Million frames a second through the switch: \
+             **median** least..most (windows). Ratios pair windows of one round. {} descriptors a \
+             ring, {} frames in flight in each direction.\n",
+            client.name(),
             first.load.cores[0],
             first.load.cores[1],
             first.load.ring_size,
@@ -128,7 +132,7 @@ fn document(figures: &Figures) -> Result<String, BenchError> {
         let heads: Vec<_> = names.chain(ratios).collect();
         let _ = writeln!(text, "| ring | bytes | cores | {} |", heads.join(" | "));
         let _ = writeln!(text, "|---|---:|---|{}", "---|".repeat(heads.len()));
-        for line in figures.two_cores.iter().flat_map(lines) {
+        for line in of_client.iter().flat_map(|one| lines(one)) {
             let _ = writeln!(text, "{line}");
         }
     }

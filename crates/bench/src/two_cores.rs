@@ -99,6 +99,7 @@ pub fn compare(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::ClientKind;
     use crate::testpmd::Ring;
 
     #[test]
@@ -106,6 +107,7 @@ mod tests {
         let near = |rate| Some((Distance::Near, rate));
         let far = |rate| Some((Distance::Far, rate));
         let load = Load {
+            client: ClientKind::Testpmd,
             ring: Ring::Split,
             length: 64,
             ring_size: 256,

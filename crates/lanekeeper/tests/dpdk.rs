@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lanekeeper_bench::peers::{Load, MACS};
+use lanekeeper_bench::peers::{ClientKind, Load, MACS};
 use lanekeeper_bench::softnic::{self, NAME, SoftNic};
 use lanekeeper_bench::testpmd::{Memory, Port, PortCounters, Ring, Setup, Testpmd};
 use lanekeeper_bench::{Stop, process::tool};
@@ -38,6 +38,7 @@ impl Rig {
         let folder = tempfile::Builder::new().prefix("lk-dpdk.").tempdir().expect("a folder");
         let cores = std::thread::available_parallelism().expect("cores").get();
         let load = Load {
+            client: ClientKind::Testpmd,
             ring,
             length: 64,
             ring_size: 256,
