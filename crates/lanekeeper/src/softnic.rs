@@ -217,6 +217,7 @@ fn name_of(dir: &Path) -> Result<SoftNicName, Failure> {
     last.parse().map_err(|error: lanekeeper_model::ModelError| Failure::Usage(error.to_string()))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
 fn failed(error: HardwareError) -> Failure {
     Failure::Work(error.to_string())
 }

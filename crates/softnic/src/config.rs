@@ -84,7 +84,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    fn value(key: impl Into<String>, value: impl ToString, reason: impl Into<String>) -> Self {
+    fn value(key: impl Into<String>, value: &dyn ToString, reason: impl Into<String>) -> Self {
         Self::Value { key: key.into(), value: value.to_string(), reason: reason.into() }
     }
 }
@@ -159,35 +159,35 @@ impl Config {
     /// [`ConfigError::Value`] with the first key that is wrong.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !(1..=MAX_VFS).contains(&self.vfs) {
-            return Err(ConfigError::value("vfs", self.vfs, "use 1 to 64"));
+            return Err(ConfigError::value("vfs", &self.vfs, "use 1 to 64"));
         }
         if !(1..=MAX_QUEUE_PAIRS).contains(&self.queue_pairs) {
-            return Err(ConfigError::value("queue_pairs", self.queue_pairs, "use 1 to 8"));
+            return Err(ConfigError::value("queue_pairs", &self.queue_pairs, "use 1 to 8"));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         for (position, &cpu) in self.cpus.iter().enumerate() {
             if self.cpus[..position].contains(&cpu) {
-                return Err(ConfigError::value("cpus", cpu, "names this core twice"));
+                return Err(ConfigError::value("cpus", &cpu, "names this core twice"));
             }
             if cpu >= 1024 {
                 return Err(ConfigError::value(
                     "cpus",
-                    cpu,
+                    &cpu,
                     format!("this machine has {cores} cores"),
                 ));
             }
         }
         if self.cpus.len() > MAX_QUEUE_PAIRS {
-            return Err(ConfigError::value("cpus", self.cpus.len(), "use at most 8 workers"));
+            return Err(ConfigError::value("cpus", &self.cpus.len(), "use at most 8 workers"));
         }
         if self.idle_spin_us > 1_000_000 {
-            return Err(ConfigError::value("idle_spin_us", self.idle_spin_us, "use 0 to 1000000"));
+            return Err(ConfigError::value("idle_spin_us", &self.idle_spin_us, "use 0 to 1000000"));
         }
         let longest = self.run_dir().join("control.sock");
         if longest.as_os_str().len() > 107 {
             return Err(ConfigError::value(
                 "run_dir",
-                longest.display(),
+                &longest.display(),
                 "is too long for a UNIX socket path (107 bytes); use a shorter folder",
             ));
         }
@@ -218,15 +218,15 @@ impl Config {
                 .filter(|vf| vf.get() < self.vfs)
                 .ok_or_else(|| {
                     let reason = format!("is not a VF of this NIC; it has 0 to {}", self.vfs - 1);
-                    ConfigError::value("vf", key, reason)
+                    ConfigError::value("vf", &key, reason)
                 })?;
             settings[vf.get()] = initial(change).map_err(|error| {
-                ConfigError::value(format!("vf.{key}"), "these settings", error.to_string())
+                ConfigError::value(format!("vf.{key}"), &"these settings", error.to_string())
             })?;
         }
         if let Some((mac, first, second)) = duplicate_mac(&settings) {
             let reason = format!("VF {first} of the same VLAN has it already");
-            return Err(ConfigError::value(format!("vf.{second}.mac"), mac, reason));
+            return Err(ConfigError::value(format!("vf.{second}.mac"), &mac, reason));
         }
         Ok(settings)
     }

@@ -160,7 +160,7 @@ impl Nic {
         let cpus = nic.shared.config.cpus.clone();
         for (number, worker) in workers.into_iter().enumerate() {
             let cpu = cpus.get(number).copied();
-            nic.spawn(format!("worker-{number}"), move || worker.run(cpu))?;
+            nic.spawn(&format!("worker-{number}"), move || worker.run(cpu))?;
         }
         Ok(nic)
     }
@@ -250,26 +250,24 @@ impl Nic {
             let listener =
                 vhost_user::listen(&path).map_err(io(format!("listen on {}", path.display())))?;
             let shared = Arc::clone(&self.shared);
-            self.spawn(format!("vf{vf}"), move || vhost_user::serve(&shared, vf.get(), &listener))?;
+            self.spawn(&format!("vf{vf}"), move || {
+                vhost_user::serve(&shared, vf.get(), &listener);
+            })?;
         }
         let path = dir.join(SOCKET_NAME);
         let listener =
             vhost_user::listen(&path).map_err(io(format!("listen on {}", path.display())))?;
         let shared = Arc::clone(&self.shared);
-        self.spawn("control".to_owned(), move || {
+        self.spawn("control", move || {
             control::serve(&listener, &shared.id, &shared, || shared.is_stopped());
         })?;
         let shared = Arc::clone(&self.shared);
-        self.spawn("housekeeping".to_owned(), move || shared.keep_house(uplink, &heard))
+        self.spawn("housekeeping", move || shared.keep_house(uplink, &heard))
     }
 
-    fn spawn(
-        &mut self,
-        name: String,
-        body: impl FnOnce() + Send + 'static,
-    ) -> Result<(), NicError> {
+    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), NicError> {
         let thread = std::thread::Builder::new()
-            .name(name.clone())
+            .name(name.to_owned())
             .spawn(body)
             .map_err(io(format!("start thread {name}")))?;
         self.threads.push(thread);

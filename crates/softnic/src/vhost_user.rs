@@ -228,7 +228,7 @@ impl Session {
         let has = |feature| self.accepted & feature != 0;
         let pairs = if has(features::MQ) { self.shared.config.queue_pairs } else { 1 };
         if index < 2 * pairs {
-            let side = if index % 2 == 0 { Side::Rx } else { Side::Tx };
+            let side = if index.is_multiple_of(2) { Side::Rx } else { Side::Tx };
             Some(Role::Data { pair: index / 2, side })
         } else if index == 2 * pairs && has(features::CTRL_VQ) {
             Some(Role::Control)

@@ -571,6 +571,7 @@ fn deliver_to<'f>(
         header_len: ring.header_len,
         mergeable: ring.features & features::MRG_RXBUF != 0,
     };
+    ring.queue.expect(frames.count_ones() as usize);
     let mut fill = ring.queue.fill();
     for frame in bits(frames.into()) {
         let len = batch.len[frame] as usize;

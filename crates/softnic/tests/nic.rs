@@ -218,14 +218,14 @@ fn a_ceiling_holds_a_vf_back_and_drops_nothing() {
     let mut pushed = 0;
     let mut pump = |until: Duration| {
         let start = Instant::now();
-        let mut got = 0u64;
+        let mut got = 0u32;
         while start.elapsed() < until {
             let frames: Vec<_> = burst.iter().map(|frame| TxFrame::plain(frame)).collect();
             pushed += a.send(0, &frames).expect("sent") as u64;
-            b.receive(0, 256, |_, frame| got += frame.len() as u64).expect("received");
+            b.receive(0, 256, |_, frame| got += frame.len() as u32).expect("received");
             std::thread::sleep(Duration::from_micros(200));
         }
-        got as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e6
+        f64::from(got) * 8.0 / start.elapsed().as_secs_f64() / 1e6
     };
     pump(Duration::from_millis(300));
     // On a loaded machine the sender itself may be slower than its ceiling, for a while.

@@ -23,10 +23,10 @@ impl Process {
     pub(crate) fn start(name: &str, vfs: u8) -> Self {
         let dir = std::env::temp_dir().join(format!("lk-restart-{name}-{}", std::process::id()));
         let file = dir.with_extension("toml");
-        let mut text = format!("name = \"{name}\"\nvfs = {vfs}\nrun_dir = \"{}\"\n", dir.display());
-        for vf in 0..vfs {
-            text += &format!("[vf.{vf}]\nmac = \"02:00:00:00:00:{vf:02x}\"\nvlan = {{ id = 5 }}\n");
-        }
+        let nic = format!("name = \"{name}\"\nvfs = {vfs}\nrun_dir = \"{}\"\n", dir.display());
+        let vf =
+            |vf| format!("[vf.{vf}]\nmac = \"02:00:00:00:00:{vf:02x}\"\nvlan = {{ id = 5 }}\n");
+        let text: String = std::iter::once(nic).chain((0..vfs).map(vf)).collect();
         std::fs::write(&file, text).expect("written");
         let child = spawn(&file);
         let process = Self { child, dir, file };

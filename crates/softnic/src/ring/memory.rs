@@ -631,6 +631,11 @@ impl<const STRIDE: usize> Table<STRIDE> {
     table_access!(load_u64, store_u64, u64, AtomicU64);
 
     #[inline(always)]
+    pub(crate) fn prefetch_write(&self, index: u16) {
+        prefetch::<true>(self.at.as_ptr().wrapping_add(usize::from(index) * STRIDE));
+    }
+
+    #[inline(always)]
     pub(crate) fn prefetch_read(&self, index: u16) {
         prefetch::<false>(self.at.as_ptr().wrapping_add(usize::from(index) * STRIDE));
     }

@@ -34,10 +34,6 @@ pub use queue::{Fill, Mixed, PopScratch, Popped, Queue};
 /// Chains a worker takes from a ring at once.
 pub const BATCH: usize = 32;
 
-/// How many frames before its use a receive buffer is prefetched: a line from another core takes as
-/// long as a few frames do.
-const AHEAD: u16 = 4;
-
 /// Most buffers one chain may have, and most receive buffers one frame may be spread over. A
 /// 64 KiB frame from Linux has at most 19 buffers; DPDK's vhost library stops at 256 too.
 pub const MAX_BUFFERS: usize = 256;

@@ -6,12 +6,12 @@ use std::sync::atomic::fence;
 
 use super::chain::{
     Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Direction, Plain, Pool, READABLE,
-    WRITABLE, Walk, passes_event, plain, table_entry,
+    Walk, passes_event, plain, table_entry,
 };
 use super::journal::{Journal, UsedWord};
 use super::memory::{GuestMemory, Table, Translator, Window};
 use super::queue::Ring;
-use super::{AHEAD, BATCH, MAX_BUFFERS, MAX_RING_SIZE, Position, RingFault, RingSpec};
+use super::{BATCH, MAX_BUFFERS, MAX_RING_SIZE, Position, RingFault, RingSpec};
 
 const DESC_AVAIL: u16 = 1 << 7;
 const DESC_USED: u16 = 1 << 15;
@@ -206,17 +206,18 @@ impl PackedRing {
         }
     }
 
-    /// Asks for a buffer that will be written [`AHEAD`] frames from now: its lines are in the cache of
-    /// the core that runs the driver. Only a hint, so a wrong one is no harm.
+    /// Asks for the lines of the next `count` descriptors. To write, because used entries go to the
+    /// same lines.
     #[inline(always)]
-    fn prefetch_ahead(&self) {
-        let mut ahead = self.next;
-        if AHEAD < self.size {
-            ahead.advance(AHEAD, self.size);
-            let addr = self.desc.load_u64::<0>(ahead.slot, Relaxed);
-            if let Some(buffer) = self.translator.whole_in_hot(addr, 1) {
-                buffer.prefetch_write();
+    fn prefetch_descriptors(&self, count: usize) {
+        const PER_LINE: u16 = (64 / DESC_BYTES) as u16;
+        let mut place = self.next;
+        for _ in 0..=count.div_ceil(usize::from(PER_LINE)) {
+            self.desc.prefetch_write(place.slot);
+            if PER_LINE >= self.size {
+                return;
             }
+            place.advance(PER_LINE, self.size);
         }
     }
 
@@ -228,7 +229,6 @@ impl PackedRing {
         if !word.is_available(wrap) {
             return None;
         }
-        self.desc.prefetch_read(slot.wrapping_add(4));
         let addr = self.desc.load_u64::<0>(slot, Relaxed);
         plain::<DIR>(&self.translator, word.id(), addr, word.len(), word.flags())
     }
@@ -270,6 +270,7 @@ impl Ring for PackedRing {
     #[inline]
     fn pop(&mut self, pool: &mut Pool, chains: &mut [Chain; BATCH]) -> Result<usize, RingFault> {
         let mut done = 0;
+        self.prefetch_descriptors(BATCH);
         for chain in chains {
             if !pool.has_room() {
                 break;
@@ -293,6 +294,21 @@ impl Ring for PackedRing {
         Ok(done)
     }
 
+    #[inline]
+    fn expect(&mut self, frames: usize) {
+        let count = frames.min(BATCH);
+        self.prefetch_descriptors(count);
+        let mut place = self.next;
+        for _ in 0..count {
+            // Only a hint: a slot that is not available yet holds an older address.
+            let addr = self.desc.load_u64::<0>(place.slot, Relaxed);
+            if let Some(buffer) = self.translator.whole_in_hot(addr, 1) {
+                buffer.prefetch_write();
+            }
+            place.advance(1, self.size);
+        }
+    }
+
     #[inline(always)]
     fn take_plain<const DIR: Direction>(&mut self, need: usize) -> Option<Plain> {
         let plain = self.plain::<DIR>()?;
@@ -300,9 +316,6 @@ impl Ring for PackedRing {
             return None;
         }
         self.next.advance(1, self.size);
-        if DIR == WRITABLE {
-            self.prefetch_ahead();
-        }
         Some(plain)
     }
 

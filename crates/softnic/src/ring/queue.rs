@@ -37,6 +37,9 @@ pub(super) trait Ring {
         false
     }
 
+    /// Prefetches what the next `frames` receive buffers need.
+    fn expect(&mut self, frames: usize);
+
     fn position(&self) -> Position;
     fn has_work(&self) -> bool;
     fn wants_notify(&mut self) -> bool;
@@ -170,6 +173,13 @@ impl Queue {
         pool.clear();
         let chain = on_ring!(&mut self.format, ring => ring.take::<MIXED>(pool))?;
         Ok(chain.map(|chain| Mixed { queue: self, pool, chain, written: 0 }))
+    }
+
+    /// That many frames are about to be put in: asks for the buffers they will go to, all at once,
+    /// because a line from another core takes longer than a frame. Only a hint.
+    #[inline]
+    pub fn expect(&mut self, frames: usize) {
+        on_ring!(&mut self.format, ring => ring.expect(frames));
     }
 
     /// Starts a batch of frames for the driver.

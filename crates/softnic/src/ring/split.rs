@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use super::chain::{
-    Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, Direction, Plain, Pool, READABLE, WRITABLE, Walk,
+    Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, Direction, Plain, Pool, READABLE, Walk,
     passes_event, plain, table_entry,
 };
 use super::memory::{GuestMemory, Table, Translator, Window};
 use super::queue::Ring;
-use super::{AHEAD, BATCH, MAX_RING_SIZE, Position, RingFault, RingSpec};
+use super::{BATCH, MAX_RING_SIZE, Position, RingFault, RingSpec};
 
 const FLAGS: usize = 0;
 const INDEX: usize = 2;
@@ -99,16 +99,12 @@ impl SplitRing {
         self.avail_entries.load_u16::<0>(self.slot(index), Relaxed)
     }
 
-    /// Asks for a buffer that will be written [`AHEAD`] frames from now: its lines are in the cache of
-    /// the core that runs the driver. Only a hint, so a wrong one is no harm.
+    /// Asks for the lines of used entries that the next `count` chains will be answered with.
     #[inline(always)]
-    fn prefetch_ahead(&self) {
-        if self.avail_index.wrapping_sub(self.next) > AHEAD {
-            let head = self.head(self.next.wrapping_add(AHEAD));
-            let addr = self.desc.load_u64::<0>(head, Relaxed);
-            if let Some(buffer) = self.translator.whole_in_hot(addr, 1) {
-                buffer.prefetch_write();
-            }
+    fn prefetch_used(&self, count: usize) {
+        const ENTRIES_PER_LINE: usize = 64 / USED_ENTRY;
+        for ahead in (0..count + ENTRIES_PER_LINE).step_by(ENTRIES_PER_LINE) {
+            self.used_entries.prefetch_write(self.slot(self.used_next.wrapping_add(ahead as u16)));
         }
     }
 
@@ -214,6 +210,7 @@ impl Ring for SplitRing {
             *head = self.head(self.next.wrapping_add(ahead as u16));
             self.desc.prefetch_read(*head);
         }
+        self.prefetch_used(count);
         let mut done = 0;
         for (head, chain) in heads[..count].iter().zip(chains) {
             if !pool.has_room() {
@@ -237,6 +234,29 @@ impl Ring for SplitRing {
         Ok(done)
     }
 
+    #[inline]
+    fn expect(&mut self, frames: usize) {
+        let known = self.avail_index.wrapping_sub(self.next);
+        if usize::from(known) < frames {
+            self.avail_index = self.next;
+        }
+        // A fault is found again, and dealt with, by whoever takes the chain.
+        let Ok(known) = self.available(self.next) else { return };
+        let count = usize::from(known).min(frames).min(BATCH);
+        let mut heads = [0; BATCH];
+        for (ahead, head) in heads[..count].iter_mut().enumerate() {
+            *head = self.head(self.next.wrapping_add(ahead as u16));
+            self.desc.prefetch_read(*head);
+        }
+        self.prefetch_used(count);
+        for head in &heads[..count] {
+            let addr = self.desc.load_u64::<0>(*head, Relaxed);
+            if let Some(buffer) = self.translator.whole_in_hot(addr, 1) {
+                buffer.prefetch_write();
+            }
+        }
+    }
+
     #[inline(always)]
     fn take_plain<const DIR: Direction>(&mut self, need: usize) -> Option<Plain> {
         if !matches!(self.available(self.next), Ok(1..)) {
@@ -247,9 +267,6 @@ impl Ring for SplitRing {
             return None;
         }
         self.next = self.next.wrapping_add(1);
-        if DIR == WRITABLE {
-            self.prefetch_ahead();
-        }
         Some(plain)
     }
 

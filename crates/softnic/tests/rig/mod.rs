@@ -67,6 +67,7 @@ impl Rig {
         PfId::Soft(self.config.name.clone())
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it where they pass it")]
     pub(crate) fn driver(&self, vf: u32, options: VfOptions) -> VfDriver {
         let options = VfOptions { patience: SOON, ..options };
         let driver =
@@ -91,6 +92,7 @@ impl Rig {
         self.hardware.counters(&self.pf(), index(vf)).expect("the VF is there")
     }
 
+    #[expect(clippy::unused_self, reason = "reads as a promise of the NIC")]
     pub(crate) fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + SOON;
         while !holds() {
