@@ -39,8 +39,9 @@ impl PortQueue {
         }
     }
 
+    /// Interrupt the driver whether it asked for that or not.
     #[cold]
-    fn ring_bell(&mut self) {
+    pub(crate) fn ring_bell(&mut self) {
         if let Some(mut call) = self.call.as_ref() {
             // A full counter (EAGAIN) is a bell that already rings; a closed one has no listener.
             let _ = call.write(&1u64.to_ne_bytes());

@@ -293,7 +293,7 @@ impl Session {
         let mut ring =
             PortQueue { queue, resume: slot, features: self.accepted, header_len, call, kick };
         // The driver may have waited for an interrupt that an earlier process owed it.
-        ring.notify_unconditionally();
+        ring.ring_bell();
         match role {
             Role::Data { pair, side } => {
                 self.port().swap(pair, side, Some(ring));
@@ -425,15 +425,6 @@ impl Session {
             if !control.ring.queue.enable_kicks() {
                 return Ok(());
             }
-        }
-    }
-}
-
-impl PortQueue {
-    fn notify_unconditionally(&mut self) {
-        if let Some(mut call) = self.call.as_ref() {
-            use std::io::Write;
-            let _ = call.write(&1u64.to_ne_bytes());
         }
     }
 }
@@ -611,7 +602,7 @@ impl VhostUserBackendReqHandlerMut for Session {
                 if let Some(ring) = locks[pair].lock().as_mut() {
                     ring.call = call;
                     // What was published before this descriptor came rang no bell.
-                    ring.notify_unconditionally();
+                    ring.ring_bell();
                 }
             }
             Some(Role::Control) => {

@@ -99,6 +99,18 @@ impl SplitRing {
         self.avail_entries.load_u16::<0>(self.slot(index), Relaxed)
     }
 
+    /// The next `count` heads, read first so that all their descriptors are on their way before one
+    /// is needed.
+    #[inline(always)]
+    fn next_heads(&self, count: usize) -> [u16; BATCH] {
+        let mut heads = [0; BATCH];
+        for (ahead, head) in heads[..count].iter_mut().enumerate() {
+            *head = self.head(self.next.wrapping_add(ahead as u16));
+            self.desc.prefetch_read(*head);
+        }
+        heads
+    }
+
     /// Asks for the lines of used entries that the next `count` chains will be answered with.
     #[inline(always)]
     fn prefetch_used(&self, count: usize) {
@@ -204,12 +216,7 @@ impl Ring for SplitRing {
     #[inline]
     fn pop(&mut self, pool: &mut Pool, chains: &mut [Chain; BATCH]) -> Result<usize, RingFault> {
         let count = usize::from(self.available(self.next)?).min(BATCH);
-        // Heads first, so that all their descriptors are on their way before one is needed.
-        let mut heads = [0; BATCH];
-        for (ahead, head) in heads[..count].iter_mut().enumerate() {
-            *head = self.head(self.next.wrapping_add(ahead as u16));
-            self.desc.prefetch_read(*head);
-        }
+        let heads = self.next_heads(count);
         self.prefetch_used(count);
         let mut done = 0;
         for (head, chain) in heads[..count].iter().zip(chains) {
@@ -243,11 +250,7 @@ impl Ring for SplitRing {
         // A fault is found again, and dealt with, by whoever takes the chain.
         let Ok(known) = self.available(self.next) else { return };
         let count = usize::from(known).min(frames).min(BATCH);
-        let mut heads = [0; BATCH];
-        for (ahead, head) in heads[..count].iter_mut().enumerate() {
-            *head = self.head(self.next.wrapping_add(ahead as u16));
-            self.desc.prefetch_read(*head);
-        }
+        let heads = self.next_heads(count);
         self.prefetch_used(count);
         for head in &heads[..count] {
             let addr = self.desc.load_u64::<0>(*head, Relaxed);
