@@ -98,6 +98,9 @@ pub enum BenchError {
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
+    /// It took longer than was allowed.
+    #[error("not done within its time; allow more with --limit, or measure less")]
+    TimeOver,
 }
 
 impl BenchError {
@@ -107,40 +110,52 @@ impl BenchError {
     }
 }
 
-/// Whether the user has asked to stop; every wait looks at it.
+/// Whether the measurement is to end: the user asked for it, or its time is over. Every wait looks
+/// at it.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct Stop {
+    asked: Arc<AtomicBool>,
+    at: Option<Instant>,
+}
 
 impl Stop {
-    /// Set by SIGINT, SIGTERM and SIGHUP.
+    /// Set by SIGINT, SIGTERM and SIGHUP, and once `limit` is over.
     ///
     /// # Errors
     /// The handlers cannot be installed.
-    pub fn on_signals() -> Result<Self, BenchError> {
-        let stop = Self::default();
+    pub fn on_signals(limit: Option<Duration>) -> Result<Self, BenchError> {
+        let stop = Self { at: limit.map(|limit| Instant::now() + limit), asked: Arc::default() };
         for signal in
             [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
-            signal_hook::flag::register(signal, Arc::clone(&stop.0))
+            signal_hook::flag::register(signal, Arc::clone(&stop.asked))
                 .map_err(BenchError::io("signal handler"))?;
         }
         Ok(stop)
     }
 
-    /// Whether a stop was asked for.
+    /// Whether the user asked for it.
     pub fn asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed)
     }
 
-    /// Sleep, unless asked to stop.
+    /// Why to end now, if it is time to.
+    pub fn reason(&self) -> Option<BenchError> {
+        if self.asked() {
+            return Some(BenchError::Interrupted);
+        }
+        self.at.is_some_and(|at| Instant::now() >= at).then_some(BenchError::TimeOver)
+    }
+
+    /// Sleep, unless it is time to end.
     ///
     /// # Errors
-    /// [`BenchError::Interrupted`], within 50 ms of the signal.
+    /// [`BenchError::Interrupted`] and [`BenchError::TimeOver`], within 50 ms.
     pub fn sleep(&self, time: Duration) -> Result<(), BenchError> {
         let until = Instant::now() + time;
         loop {
-            if self.asked() {
-                return Err(BenchError::Interrupted);
+            if let Some(reason) = self.reason() {
+                return Err(reason);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -148,5 +163,18 @@ impl Stop {
             }
             std::thread::sleep(left.min(Duration::from_millis(50)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_when_the_time_for_the_whole_is_over() {
+        let stop = Stop { at: Some(Instant::now() + Duration::from_millis(20)), ..Stop::default() };
+        let start = Instant::now();
+        assert!(matches!(stop.sleep(Duration::from_secs(60)), Err(BenchError::TimeOver)));
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 }

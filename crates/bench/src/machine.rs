@@ -1,6 +1,9 @@
 //! The machine under the measurement: what it is, and what has to be changed on it for a while.
 
 use std::fs;
+use std::path::PathBuf;
+use std::process::exit;
+use std::time::Duration;
 
 use crate::process::{Thread, tool};
 use crate::{BenchError, Stop};
@@ -32,7 +35,7 @@ impl HugePages {
             if memory_field("HugePages_Free")? >= wanted {
                 return Ok(reserved);
             }
-            stop.sleep(std::time::Duration::from_millis(200))?;
+            stop.sleep(Duration::from_millis(200))?;
         }
         Err(BenchError::HugePages { wanted, free: memory_field("HugePages_Free")? })
     }
@@ -40,11 +43,15 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        if let Some(before) = self.before
-            && let Err(error) = write_pool(before)
-        {
-            eprintln!("huge pages stay reserved: {error}; write {before} to {POOL}");
-        }
+        give_back(self.before);
+    }
+}
+
+fn give_back(before: Option<u64>) {
+    if let Some(before) = before
+        && let Err(error) = write_pool(before)
+    {
+        eprintln!("huge pages stay reserved: {error}; write {before} to {POOL}");
     }
 }
 
@@ -64,6 +71,53 @@ fn read(path: &str) -> Result<String, BenchError> {
     fs::read_to_string(path).map_err(BenchError::io(path))
 }
 
+/// How long the harness may take to end in good order once it is time to.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// See to it that the harness ends: threads at real-time priority hold both cores for most of the
+/// time, and whatever goes wrong among them must not hold the machine. From a thread above them all,
+/// ten seconds after it is time to end, gives back `pages`, removes `folder` and leaves; the kernel
+/// then kills every process that the harness started.
+///
+/// # Errors
+/// No permission to use real-time scheduling.
+pub fn end_in_any_case(
+    stop: &Stop,
+    pages: &HugePages,
+    folder: Option<PathBuf>,
+) -> Result<(), BenchError> {
+    let (stop, pages) = (stop.clone(), pages.before);
+    let (started, answer) = std::sync::mpsc::channel();
+    let watch = move || {
+        // The other end waits for this word.
+        let _ = started.send(own_thread().real_time(4));
+        let reason = loop {
+            std::thread::sleep(Duration::from_millis(500));
+            if let Some(reason) = stop.reason() {
+                break reason;
+            }
+        };
+        std::thread::sleep(GRACE);
+        eprintln!("lanekeeper-bench: {reason}; it did not end by itself and is ended");
+        give_back(pages);
+        if let Some(folder) = &folder {
+            let _ = fs::remove_dir_all(folder);
+        }
+        exit(if stop.asked() { 130 } else { 1 });
+    };
+    std::thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(watch)
+        .map_err(BenchError::io("a thread"))?;
+    let gone = |_| BenchError::InProcess { what: "watch", said: "a panic".to_owned() };
+    answer.recv().map_err(gone)?
+}
+
+fn own_thread() -> Thread {
+    let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    Thread { process: std::process::id(), id, name: String::new() }
+}
+
 /// The calling thread above the measured ones, so that a window ends when it should although both
 /// cores are taken by polling threads. Ordinary again when dropped.
 #[derive(Debug)]
@@ -75,8 +129,7 @@ impl AboveAll {
     /// # Errors
     /// No permission to use real-time scheduling.
     pub fn raise() -> Result<Self, BenchError> {
-        let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let thread = Thread { process: std::process::id(), id, name: String::new() };
+        let thread = own_thread();
         thread.real_time(3)?;
         Ok(Self(thread))
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use lanekeeper_bench::machine::HugePages;
+use lanekeeper_bench::machine::{HugePages, end_in_any_case};
 use lanekeeper_bench::peers::{ClientKind, Load, Peer};
 use lanekeeper_bench::report::{Figures, OneCore, lines, write};
 use lanekeeper_bench::testpmd::Ring;
@@ -49,6 +49,9 @@ struct Softnic {
     /// The program to measure; by default `lanekeeper` from the folder of this one.
     #[arg(long)]
     lanekeeper: Option<PathBuf>,
+    /// Minutes after which it ends, done or not.
+    #[arg(long, default_value_t = 60)]
+    limit: u64,
     /// Leave the logs of every process behind.
     #[arg(long)]
     keep_logs: bool,
@@ -60,7 +63,7 @@ struct Softnic {
 fn main() -> ExitCode {
     let Options { what: What::Softnic(options) } = Options::parse();
     // First of all: a signal must never find children and no one to end them.
-    let stop = match Stop::on_signals() {
+    let stop = match Stop::on_signals(Some(Duration::from_secs(60 * options.limit))) {
         Ok(stop) => stop,
         Err(error) => {
             eprintln!("lanekeeper-bench: {error}");
@@ -79,7 +82,7 @@ fn main() -> ExitCode {
 }
 
 fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
-    let _pages = HugePages::reserve(MEMORY_MIB, stop)?;
+    let pages = HugePages::reserve(MEMORY_MIB, stop)?;
     let mut folder = tempfile::Builder::new()
         .prefix("lanekeeper-bench.")
         .tempdir()
@@ -88,6 +91,7 @@ fn softnic(options: &Softnic, stop: &Stop) -> Result<(), BenchError> {
         folder.disable_cleanup(true);
         println!("logs are kept in {}", folder.path().display());
     }
+    end_in_any_case(stop, &pages, (!options.keep_logs).then(|| folder.path().to_owned()))?;
     let lanekeeper = match &options.lanekeeper {
         Some(path) => path.clone(),
         None => std::env::current_exe()
