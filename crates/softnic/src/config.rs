@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use lanekeeper_model::{MAX_VFS, SoftNicName, VfChange, VfIndex, VfSettings};
 use serde::{Deserialize, Serialize};
 
+use crate::cores;
 use crate::uplink::UplinkConfig;
 
 /// Most receive/transmit queue pairs of one VF.
@@ -164,17 +165,13 @@ impl Config {
         if !(1..=MAX_QUEUE_PAIRS).contains(&self.queue_pairs) {
             return Err(ConfigError::value("queue_pairs", &self.queue_pairs, "use 1 to 8"));
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         for (position, &cpu) in self.cpus.iter().enumerate() {
             if self.cpus[..position].contains(&cpu) {
                 return Err(ConfigError::value("cpus", &cpu, "names this core twice"));
             }
-            if cpu >= 1024 {
-                return Err(ConfigError::value(
-                    "cpus",
-                    &cpu,
-                    format!("this machine has {cores} cores"),
-                ));
+            if !cores::usable(cpu) {
+                let reason = "is no core that this process may use; see `nproc --all` and taskset";
+                return Err(ConfigError::value("cpus", &cpu, reason));
             }
         }
         if self.cpus.len() > MAX_QUEUE_PAIRS {
@@ -328,6 +325,7 @@ mod tests {
             ("name = \"nic0\"\nvfs = 1\n[vf.1]\n", "vf = 1"),
             ("name = \"nic0\"\nvfs = 1\n[vf.0]\nspoofchk = true\n", "vf.0"),
             ("name = \"nic0\"\nvfs = 1\ncpus = [0, 0]\n", "cpus = 0"),
+            ("name = \"nic0\"\nvfs = 1\ncpus = [900]\n", "cpus = 900"),
             ("name = \"Nic 0\"\nvfs = 1\n", "'Nic 0'"),
         ] {
             let error = parse(text).expect_err(text).to_string();

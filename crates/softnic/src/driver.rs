@@ -309,6 +309,12 @@ impl VfDriver {
         self.link.as_ref().map_or(0, |link| link.features)
     }
 
+    /// Whether the device has rung the error descriptor of a ring since this was last asked
+    /// (`VHOST_USER_SET_VRING_ERR`): it no longer serves what it found there.
+    pub fn was_stopped(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::was_stopped)
+    }
+
     /// The device's configuration space as it was when connecting, where it offers that.
     pub fn config(&self) -> Option<DeviceConfig> {
         self.link.as_ref().and_then(|link| link.config)

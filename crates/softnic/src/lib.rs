@@ -23,6 +23,7 @@ mod control;
 mod control_queue;
 #[cfg(any(test, fuzzing))]
 pub mod control_queue;
+mod cores;
 mod journal;
 mod nic;
 mod port;

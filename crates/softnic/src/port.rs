@@ -4,10 +4,11 @@
 //! holds a ring's lock may touch guest memory through it, and nobody else: attaching, detaching and
 //! re-mapping take the same lock, so memory is never unmapped under a copy.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lanekeeper_model::VfIndex;
 
@@ -42,11 +43,15 @@ impl PortQueue {
     /// Interrupt the driver whether it asked for that or not.
     #[cold]
     pub(crate) fn ring_bell(&mut self) {
-        if let Some(mut call) = self.call.as_ref() {
-            // A full counter (EAGAIN) is a bell that already rings; a closed one has no listener.
-            let _ = call.write(&1u64.to_ne_bytes());
+        if let Some(call) = &self.call {
+            ring(call);
         }
     }
+}
+
+fn ring(mut bell: &File) {
+    // A full counter (EAGAIN) is a bell that already rings; a closed one has no listener.
+    let _ = bell.write(&1u64.to_ne_bytes());
 }
 
 /// One VF.
@@ -64,6 +69,9 @@ pub(crate) struct Port {
     stopped: AtomicBool,
     stop_reason: Mutex<Option<RingFault>>,
     faults: AtomicU64,
+    /// What the VMM wants rung when the VF is stopped: an eventfd for each vhost-user ring index
+    /// (`VHOST_USER_SET_VRING_ERR`).
+    error_bells: Mutex<BTreeMap<u8, File>>,
     /// Receive offloads that the driver has left on, as feature bits.
     pub(crate) guest_offloads: AtomicU64,
 }
@@ -89,6 +97,7 @@ impl Port {
             stopped: AtomicBool::new(false),
             stop_reason: Mutex::new(None),
             faults: AtomicU64::new(0),
+            error_bells: Mutex::default(),
             guest_offloads: AtomicU64::new(u64::MAX),
         }
     }
@@ -146,6 +155,26 @@ impl Port {
         self.faults.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(vf = %self.index, %fault, "VF stopped: its rings cannot be trusted");
         *self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        for bell in self.error_bells().values() {
+            ring(bell);
+        }
+    }
+
+    /// Have `bell` rung for ring `index` when the VF is stopped, or with `None` nothing.
+    pub(crate) fn set_error_bell(&self, index: u8, bell: Option<File>) {
+        match bell {
+            Some(bell) => self.error_bells().insert(index, bell),
+            None => self.error_bells().remove(&index),
+        };
+    }
+
+    /// Nobody is there to hear of a stop.
+    pub(crate) fn forget_error_bells(&self) {
+        self.error_bells().clear();
+    }
+
+    fn error_bells(&self) -> MutexGuard<'_, BTreeMap<u8, File>> {
+        self.error_bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The driver starts anew.

@@ -180,7 +180,6 @@ struct RingSetup {
     enabled: bool,
     kick: Option<Arc<File>>,
     call: Option<File>,
-    error: Option<File>,
     attached: bool,
 }
 
@@ -354,6 +353,7 @@ impl Session {
             }
         }
         self.control = None;
+        self.port().forget_error_bells();
         self.shared.forget_guest_filters(self.port);
         self.shared.set_config_listener(self.port, None);
         self.shared.rings_changed();
@@ -616,8 +616,9 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let error = fd.map(eventfd).transpose()?;
-        self.ring_mut(index.into())?.error = error;
+        let bell = fd.map(eventfd).transpose()?;
+        self.ring_mut(index.into())?;
+        self.port().set_error_bell(index, bell);
         Ok(())
     }
 

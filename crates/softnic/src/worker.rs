@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use lanekeeper_model::{DropReason, MAX_VFS};
 use rustix::event::epoll;
 
+use crate::cores;
 use crate::features;
 use crate::nic::{News, Published, Shared};
 use crate::ring::{BATCH, Fill, FillError, Gather, PopScratch};
@@ -202,12 +203,11 @@ impl Worker {
 
     /// Serve until the NIC stops, on core `cpu` if one is named.
     pub(crate) fn run(mut self, cpu: Option<usize>) {
-        if let Some(cpu) = cpu {
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(cpu);
-            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-                tracing::warn!(worker = self.number, cpu, %error, "cannot run on that core; the kernel places this worker");
-            }
+        if let Some(cpu) = cpu
+            && let Err(error) = cores::pin(cpu)
+        {
+            // It was usable when the configuration was read.
+            tracing::warn!(worker = self.number, cpu, %error, "cannot run on that core; the kernel places this worker");
         }
         let spin = Duration::from_micros(self.shared.config.idle_spin_us);
         let mut idle_since = None;

@@ -454,6 +454,7 @@ fn a_hostile_ring_stops_its_vf_with_a_reason_and_nobody_else() {
         // A descriptor that points outside of memory, made available.
         villain.send(0, &[TxFrame::plain(&frame(mac(1), mac(2), 1, 64))]).expect("sent");
         rig.eventually("an honest frame passes first", || rig.counters(2).tx.frames == 1);
+        assert!(!villain.was_stopped());
         poke(spec.desc + 16, &(u64::MAX - 64).to_le_bytes());
         poke(spec.desc, &(u64::MAX - 64).to_le_bytes());
         if kind == RingKind::Split {
@@ -464,6 +465,7 @@ fn a_hostile_ring_stops_its_vf_with_a_reason_and_nobody_else() {
         }
         villain.kick(1).expect("kicked");
         rig.eventually("the VF is stopped", || rig.status(2).stopped.is_some());
+        rig.eventually("its VMM hears of it", || villain.was_stopped());
         assert_eq!(rig.counters(2).ring_faults, 1);
         assert!(!rig.status(2).link_up);
         let honest: Vec<_> = (0..50).map(|n| frame(mac(1), mac(0), n, 200)).collect();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
-use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::layout::{DriverMemory, GUEST_BASE, USER_BASE};
 use super::{DeviceConfig, DriverError, features};
@@ -21,6 +21,8 @@ pub(super) struct Link {
     frontend: Frontend,
     /// What both sides agreed on.
     pub(super) features: u64,
+    /// The device rings it when it stops serving us.
+    stopped: EventFd,
     /// The device's configuration space, where it offers that.
     pub(super) config: Option<DeviceConfig>,
 }
@@ -65,7 +67,8 @@ impl Link {
         }
         let config = if has_config { Some(read_config(&mut frontend)?) } else { None };
         frontend.set_features(features)?;
-        Ok(Self { frontend, features, config })
+        let stopped = EventFd::new(EFD_NONBLOCK).map_err(DriverError::Io)?;
+        Ok(Self { frontend, features, stopped, config })
     }
 
     /// Hands memory and queues to the device and starts it.
@@ -99,6 +102,7 @@ impl Link {
             self.frontend.set_vring_base(index, at.to_vring_base(spec.kind) as u16)?;
             self.frontend.set_vring_addr(index, &addresses)?;
             self.frontend.set_vring_call(index, call)?;
+            self.frontend.set_vring_err(index, &self.stopped)?;
             self.frontend.set_vring_kick(index, kick)?;
         }
         if self.features & features::PROTOCOL_FEATURES != 0 {
@@ -107,6 +111,11 @@ impl Link {
             }
         }
         Ok(())
+    }
+
+    /// Whether the device has said since this was last asked that it stopped serving us.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.stopped.read().is_ok()
     }
 
     /// Stops a queue and asks how far the device got: the raw value of `GET_VRING_BASE`.
