@@ -85,7 +85,18 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// [`HostError::Unreachable`], and [`HostError::Deadline`] once `within` is over; the command
     /// and its children are then stopped.
-    fn run(&self, command: &str, within: Duration) -> Result<Output, HostError>;
+    fn run(&self, command: &str, within: Duration) -> Result<Output, HostError> {
+        let mut job = self.start(command)?;
+        if let Some(output) = job.wait(within)? {
+            return Ok(output);
+        }
+        job.stop()?;
+        Err(HostError::Deadline {
+            host: self.name().to_owned(),
+            command: command.to_owned(),
+            after: within,
+        })
+    }
 
     /// Start a command that goes on in the background.
     ///
@@ -198,19 +209,6 @@ impl LocalHost {
 impl Host for LocalHost {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn run(&self, command: &str, within: Duration) -> Result<Output, HostError> {
-        let mut job = self.spawn(command)?;
-        if let Some(output) = job.wait(within)? {
-            return Ok(output);
-        }
-        job.stop()?;
-        Err(HostError::Deadline {
-            host: self.name.clone(),
-            command: command.to_owned(),
-            after: within,
-        })
     }
 
     fn start(&self, command: &str) -> Result<Box<dyn Job + '_>, HostError> {

@@ -516,19 +516,6 @@ impl Host for Vm {
         &self.name
     }
 
-    fn run(&self, command: &str, within: Duration) -> Result<Output, HostError> {
-        let mut job = self.begin(command)?;
-        if let Some(output) = job.wait(within)? {
-            return Ok(output);
-        }
-        job.stop()?;
-        Err(HostError::Deadline {
-            host: self.name.clone(),
-            command: command.to_owned(),
-            after: within,
-        })
-    }
-
     fn start(&self, command: &str) -> Result<Box<dyn Job + '_>, HostError> {
         Ok(Box::new(self.begin(command)?))
     }
