@@ -5,12 +5,19 @@
 //! host without one.
 #![forbid(unsafe_code)]
 
+pub mod inventory;
+pub mod message;
+
 use std::time::Duration;
 
 use lanekeeper_model::{
-    LinkCounters, ModelError, PfId, VfChange, VfCounters, VfIndex, VfSettings, VfStatus,
+    EswitchMode, LinkCounters, ModelError, Mtu, PfAddr, PfId, RoceSetting, VfAddr, VfChange,
+    VfCounters, VfIndex, VfSettings, VfStatus,
 };
 use serde::{Deserialize, Serialize};
+
+use inventory::{PciNode, PfReading};
+use message::VfMessage;
 
 /// What a back end reads of one PF.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -55,14 +62,26 @@ pub enum HardwareError {
         num_vfs: usize,
     },
     /// This back end cannot do this at all.
-    #[error("{driver} cannot set {what} on a VF; {instead}")]
+    #[error("{driver} cannot {what}; {instead}")]
     Unsupported {
         /// Driver that refuses.
         driver: String,
-        /// What was asked.
-        what: &'static str,
+        /// What was asked, as in "set trust on a VF".
+        what: String,
         /// What to do instead.
-        instead: &'static str,
+        instead: String,
+    },
+    /// The kernel, a driver or its firmware refused.
+    #[error("{pf}: cannot {doing}: {source}{}", .hint.map(|hint| format!("; {hint}")).unwrap_or_default())]
+    Kernel {
+        /// Which PF.
+        pf: PfId,
+        /// What was being done, as in "set VLAN 7 on VF 3".
+        doing: String,
+        /// The errno, and what the kernel said beside it if it did (extended acknowledgement).
+        source: std::io::Error,
+        /// What the reader should do about it.
+        hint: Option<&'static str>,
     },
     /// Two VFs of one VLAN would have the same address.
     #[error("MAC {mac} is already that of VF {holder}; two VFs of one VLAN cannot share it")]
@@ -72,8 +91,8 @@ pub enum HardwareError {
         /// Who has it.
         holder: VfIndex,
     },
-    /// The device did not answer in time.
-    #[error("{pf} did not answer within {after:?}; it is treated as failed")]
+    /// The PF did not answer in time, or has a call outstanding that did not.
+    #[error("{pf} did not answer within {after:?}; it is treated as failed until it does")]
     Deadline {
         /// Which PF.
         pf: PfId,
@@ -87,6 +106,14 @@ pub enum HardwareError {
         pf: PfId,
         /// Its reason.
         message: String,
+    },
+    /// Something of the host that is no PF's could not be read.
+    #[error("cannot read {what}: {source}")]
+    Host {
+        /// What was read.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// The line to the device broke.
     #[error("cannot reach {pf}: {source}")]
@@ -136,4 +163,112 @@ pub trait Hardware: Send + Sync {
     fn scrub(&self, pf: &PfId, vf: VfIndex) -> Result<VfStatus, HardwareError> {
         self.set_vf(pf, vf, &VfChange::to(&VfSettings::scrubbed()))
     }
+}
+
+/// A host with SR-IOV NICs: [`Hardware`] for a VF's settings, and under it every single step that
+/// the kernel offers. A step is one write or one read; it is done or refused, and nothing is decided
+/// here. What the order of steps must be is for the room above.
+///
+/// Numbers and names in a reading are of now: they are looked up again by each call.
+pub trait SriovHardware: Send + Sync {
+    /// Addresses of all PFs that could have VFs. Reads no device, so that one that hangs does not
+    /// hide the others.
+    ///
+    /// # Errors
+    /// [`HardwareError::Host`].
+    fn list(&self) -> Result<Vec<PfAddr>, HardwareError>;
+
+    /// Everything of one PF and its VFs.
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`] once it is gone, [`HardwareError::Deadline`],
+    /// [`HardwareError::Kernel`].
+    fn read(&self, pf: PfAddr) -> Result<PfReading, HardwareError>;
+
+    /// The PCIe tree: every bridge, NIC and GPU.
+    ///
+    /// # Errors
+    /// [`HardwareError::Host`].
+    fn pci_tree(&self) -> Result<Vec<PciNode>, HardwareError>;
+
+    /// Write `sriov_numvfs`, once. The kernel takes 0 to N and N to 0 only.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`]; among [`HardwareError::Kernel`] are `EBUSY` for N to M, and
+    /// `ENOMEM` when the platform has no room for the VFs' registers.
+    fn write_num_vfs(&self, pf: PfAddr, count: u16) -> Result<(), HardwareError>;
+
+    /// Write `sriov_drivers_autoprobe`.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`].
+    fn write_autoprobe(&self, pf: PfAddr, on: bool) -> Result<(), HardwareError>;
+
+    /// Set the PF's interface up or down.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`].
+    fn set_up(&self, pf: PfAddr, up: bool) -> Result<(), HardwareError>;
+
+    /// Set the mode of the embedded switch.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`], and [`HardwareError::Unsupported`].
+    fn set_eswitch(&self, pf: PfAddr, mode: EswitchMode) -> Result<(), HardwareError>;
+
+    /// Send one message for one VF. What comes before a refused attribute stays set.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`], [`HardwareError::NoVf`], and
+    /// [`HardwareError::Unsupported`] for a knob that the driver or its mode lacks.
+    fn send_vf(&self, pf: PfAddr, vf: VfIndex, message: &VfMessage) -> Result<(), HardwareError>;
+
+    /// Set the MTU of a VF's own interface on this host.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::send_vf`]; [`HardwareError::Unsupported`] while it has none.
+    fn set_vf_mtu(&self, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Result<(), HardwareError>;
+
+    /// Counters of one VF as its PF sees it.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::send_vf`].
+    fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError>;
+
+    /// Say which driver alone may bind to a VF; `None` for any that knows it.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`]; `vf` must be one of `pf`'s.
+    fn write_driver_override(
+        &self,
+        pf: PfAddr,
+        vf: VfAddr,
+        driver: Option<&str>,
+    ) -> Result<(), HardwareError>;
+
+    /// Take a VF from its driver; nothing to do if it has none. May take as long as the driver
+    /// does: VFIO waits for whoever holds the device.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::write_driver_override`].
+    fn unbind(&self, pf: PfAddr, vf: VfAddr) -> Result<(), HardwareError>;
+
+    /// Have the kernel look for a driver for a VF that has none. That none is found is no error:
+    /// what was bound is read afterwards.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::write_driver_override`].
+    fn probe(&self, pf: PfAddr, vf: VfAddr) -> Result<(), HardwareError>;
+
+    /// Function level reset of a VF.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::write_driver_override`].
+    fn reset(&self, pf: PfAddr, vf: VfAddr) -> Result<(), HardwareError>;
+
+    /// Set one thing of the RoCE profile.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`], and [`HardwareError::Unsupported`].
+    fn set_roce(&self, pf: PfAddr, setting: &RoceSetting) -> Result<(), HardwareError>;
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{MAX_VFS, ModelError};
+use crate::ModelError;
 
 /// A 48-bit MAC address in transmission order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -103,21 +103,21 @@ impl From<MacAddr> for String {
     }
 }
 
-/// Number of a VF on its PF, `0..=63`.
+/// Number of a VF on its PF. How many a PF has is for the PF to say; the SR-IOV capability counts
+/// them in 16 bits (PCI Express Base 6.0, 9.3.3.8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
-pub struct VfIndex(u8);
+pub struct VfIndex(u16);
 
 impl VfIndex {
     /// A VF number.
     ///
     /// # Errors
-    /// [`ModelError::VfIndex`] from 64 up.
+    /// [`ModelError::VfIndex`] from 65535 up.
     pub fn new(index: u32) -> Result<Self, ModelError> {
-        if (index as usize) < MAX_VFS {
-            Ok(Self(index as u8))
-        } else {
-            Err(ModelError::VfIndex(index))
+        match u16::try_from(index) {
+            Ok(index) if index < u16::MAX => Ok(Self(index)),
+            _ => Err(ModelError::VfIndex(index)),
         }
     }
 
@@ -128,7 +128,7 @@ impl VfIndex {
 
     /// Every VF number below `count`.
     pub fn first(count: usize) -> impl Iterator<Item = Self> {
-        (0..count.min(MAX_VFS)).map(|i| Self(i as u8))
+        (0..u16::try_from(count).unwrap_or(u16::MAX)).map(Self)
     }
 }
 
@@ -151,8 +151,11 @@ impl From<VfIndex> for u32 {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct PciAddr {
+/// PCI address of any function, as in `0000:3b:00.0`: a bridge, a GPU, or one whose kind does not
+/// matter. What may be done to a PF or a VF only takes a [`PfAddr`] or a [`VfAddr`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciAddr {
     domain: u16,
     bus: u8,
     device: u8,
@@ -187,6 +190,25 @@ impl FromStr for PciAddr {
 impl fmt::Display for PciAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
+    }
+}
+
+impl fmt::Debug for PciAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl TryFrom<String> for PciAddr {
+    type Error = ModelError;
+    fn try_from(text: String) -> Result<Self, ModelError> {
+        text.parse()
+    }
+}
+
+impl From<PciAddr> for String {
+    fn from(address: PciAddr) -> Self {
+        address.to_string()
     }
 }
 
@@ -228,6 +250,12 @@ macro_rules! pci_function {
                 address.to_string()
             }
         }
+
+        impl From<$name> for PciAddr {
+            fn from(address: $name) -> Self {
+                address.0
+            }
+        }
     };
 }
 
@@ -240,6 +268,65 @@ pci_function! {
     /// PCI address of a virtual function. It comes from the PF's `virtfnN` link, never from
     /// arithmetic on the PF's address (att/vfd#210).
     VfAddr
+}
+
+/// Node or port GUID of an RDMA device (EUI-64), as in `0002:c903:0000:0001`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Guid(pub u64);
+
+impl Guid {
+    /// None was set: an RDMA device with it cannot be used (openshift/sriov-network-operator#237).
+    pub const ZERO: Self = Self(0);
+
+    /// Whether it is all zero.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The EUI-64 that belongs to a MAC (RFC 4291, appendix A, without the inverted bit, as the
+    /// kernel's drivers make it).
+    pub fn from_mac(mac: MacAddr) -> Self {
+        let mac = mac.to_u64();
+        Self((mac >> 24) << 40 | 0xff_fe << 24 | mac & 0xff_ffff)
+    }
+}
+
+impl FromStr for Guid {
+    type Err = ModelError;
+
+    fn from_str(text: &str) -> Result<Self, ModelError> {
+        let digits: String = text.chars().filter(|c| *c != ':').collect();
+        let well_formed = digits.len() == 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+        let guid = well_formed.then(|| u64::from_str_radix(&digits, 16).ok()).flatten();
+        guid.map(Self).ok_or_else(|| ModelError::Guid(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quarter = |shift: u32| (self.0 >> shift) as u16;
+        write!(f, "{:04x}:{:04x}:{:04x}:{:04x}", quarter(48), quarter(32), quarter(16), quarter(0))
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl TryFrom<String> for Guid {
+    type Error = ModelError;
+    fn try_from(text: String) -> Result<Self, ModelError> {
+        text.parse()
+    }
+}
+
+impl From<Guid> for String {
+    fn from(guid: Guid) -> Self {
+        guid.to_string()
+    }
 }
 
 /// Name of a software NIC on this host: 1 to 32 of `a-z`, `0-9`, `-`, starting with a letter.
@@ -359,8 +446,21 @@ mod tests {
     }
 
     #[test]
-    fn vf_numbers_stop_at_sixty_three() {
-        assert!(VfIndex::new(63).is_ok());
-        assert_eq!(VfIndex::new(64), Err(ModelError::VfIndex(64)));
+    fn vf_numbers_are_those_that_the_sriov_capability_can_count() {
+        assert!(VfIndex::new(65_534).is_ok());
+        assert_eq!(VfIndex::new(65_535), Err(ModelError::VfIndex(65_535)));
+        assert_eq!(VfIndex::first(3).map(VfIndex::get).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_guid_is_read_with_and_without_colons() {
+        let guid = Guid(0x0002_c903_0000_0001);
+        assert_eq!(guid.to_string(), "0002:c903:0000:0001");
+        for text in ["0002:c903:0000:0001", "0002c90300000001", "00:02:c9:03:00:00:00:01"] {
+            assert_eq!(text.parse(), Ok(guid), "{text}");
+        }
+        assert_eq!("2c903".parse::<Guid>(), Err(ModelError::Guid("2c903".to_owned())));
+        let mac = MacAddr([0x02, 0, 0, 0xaa, 0xbb, 0xcc]);
+        assert_eq!(Guid::from_mac(mac).to_string(), "0200:00ff:feaa:bbcc");
     }
 }

@@ -7,11 +7,13 @@
 
 mod address;
 mod counters;
+mod sriov;
 mod units;
 mod vf;
 
-pub use address::{MacAddr, PfAddr, PfId, SoftNicName, VfAddr, VfIndex};
+pub use address::{Guid, MacAddr, PciAddr, PfAddr, PfId, SoftNicName, VfAddr, VfIndex};
 pub use counters::{Direction, DropReason, LinkCounters, VfCounters};
+pub use sriov::{Dscp, EswitchMode, RdmaNetns, RoceMode, RoceSetting, Trust};
 pub use units::{Mbps, Mtu, Pcp, VlanId, VlanProtocol, VlanTag};
 pub use vf::{LinkState, RateLimits, VfChange, VfSettings, VfStatus};
 
@@ -36,6 +38,9 @@ pub enum ModelError {
     /// Priority code point out of range (IEEE 802.1Q-2022, 6.9.3).
     #[error("PCP {0} is out of range; use 0..=7")]
     Pcp(u32),
+    /// Code point out of range (RFC 2474: six bits).
+    #[error("DSCP {0} is out of range; use 0..=63 (a ToS byte is four times that)")]
+    Dscp(u32),
     /// A VLAN protocol that is neither of the two.
     #[error("'{0}' is not a VLAN protocol; use 802.1Q or 802.1ad")]
     VlanProtocol(String),
@@ -43,8 +48,11 @@ pub enum ModelError {
     #[error("MTU {0} is out of range; use {min}..={max}", min = Mtu::MIN, max = Mtu::MAX)]
     Mtu(u32),
     /// VF number beyond what one PF carries.
-    #[error("VF {0} does not exist; this NIC has VFs 0..{max}", max = MAX_VFS - 1)]
+    #[error("VF {0} cannot exist; no PF has more than 65535 VFs")]
     VfIndex(u32),
+    /// Text that is not a GUID.
+    #[error("'{0}' is not a GUID; write sixteen hexadecimal digits, as in 0002:c903:0000:0001")]
+    Guid(String),
     /// Text that is not a PCI address.
     #[error("'{0}' is not a PCI address; write domain:bus:device.function, as in 0000:3b:00.0")]
     Pci(String),
