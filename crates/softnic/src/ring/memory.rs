@@ -515,6 +515,10 @@ macro_rules! window_access {
 
         #[inline(always)]
         pub(crate) fn $store(&self, offset: usize, value: $int, order: Ordering) {
+            #[cfg(test)]
+            if !super::cut::allows_a_store() {
+                return;
+            }
             if let Some(field) = self.at::<$atomic>(offset) {
                 field.store(value.to_le(), order);
             }
@@ -583,6 +587,10 @@ macro_rules! table_access {
 
         #[inline(always)]
         pub(crate) fn $store<const OFFSET: usize>(&self, index: u16, value: $int, order: Ordering) {
+            #[cfg(test)]
+            if !super::cut::allows_a_store() {
+                return;
+            }
             if let Some(field) = self.field::<$atomic, OFFSET>(index) {
                 field.store(value.to_le(), order);
             }

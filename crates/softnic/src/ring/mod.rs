@@ -13,6 +13,8 @@
 //! packed ring does not; continue it with a [`Journal`].
 
 pub(crate) mod chain;
+#[cfg(test)]
+mod cut;
 mod gather;
 mod journal;
 pub(crate) mod memory;

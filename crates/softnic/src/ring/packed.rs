@@ -8,9 +8,9 @@ use super::chain::{
     Chain, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Direction, Plain, Pool, READABLE,
     Walk, passes_event, plain, table_entry,
 };
-use super::journal::{Journal, UsedWord};
+use super::journal::{Journal, Record, UsedWord};
 use super::memory::{GuestMemory, Table, Translator, Window};
-use super::queue::Ring;
+use super::queue::{Ring, UsedChain};
 use super::{BATCH, MAX_BUFFERS, MAX_RING_SIZE, Position, RingFault, RingSpec};
 
 const DESC_AVAIL: u16 = 1 << 7;
@@ -66,9 +66,10 @@ pub(super) struct PackedRing {
     in_order: bool,
     next: Place,
     used_next: Place,
-    /// First used entry of the batch in the making, which is stored last.
+    /// First used entry of the batch in the making, which is stored last: the driver looks for it
+    /// and sees none of those behind it before.
     first: Option<UsedWord>,
-    /// With a journal: used entries after the first that are in it but not in the ring.
+    /// Entries of the batch in the making that are noted in the journal.
     noted: usize,
     journal: Option<Journal>,
     /// `used_next` at the last decision about an interrupt, if there was one.
@@ -103,6 +104,13 @@ impl Word {
     #[inline(always)]
     fn is_available(self, wrap: bool) -> bool {
         let wanted = if wrap { DESC_AVAIL } else { DESC_USED };
+        self.flags() & (DESC_AVAIL | DESC_USED) == wanted
+    }
+
+    /// 2.8.1: used in this lap if both flags match its wrap counter. Every slot was made available
+    /// in each lap before, so one that was not used in this lap differs.
+    fn is_used(self, wrap: bool) -> bool {
+        let wanted = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
         self.flags() & (DESC_AVAIL | DESC_USED) == wanted
     }
 }
@@ -152,24 +160,69 @@ impl PackedRing {
         let mut ring = Self::new(memory, spec, Position::START, None)?;
         let touched = (0..spec.size).any(|slot| ring.word(slot, Relaxed).flags() & DESC_USED != 0);
         if let Some(record) = record.filter(|_| touched) {
-            if let Some(first) = record.first {
-                if first.slot >= spec.size {
-                    return Err(RingFault::IndexOutOfRange { index: first.slot, size: spec.size });
-                }
-                // Its lap's wrap counter is the used flag that it sets.
-                let wrap = Word(first.word).flags() & DESC_USED != 0;
-                if ring.word(first.slot, Acquire).is_available(wrap) {
-                    ring.store_noted(&journal, record.noted);
-                    ring.store(first, Release);
-                }
-            }
-            let at = record.after;
-            ring.next = Place::new(at.next, at.wrap, spec.size)?;
-            ring.used_next = Place::new(at.used_next, at.used_wrap, spec.size)?;
+            let (next, used_next) = ring.finish(&record, &journal)?;
+            ring.next = next;
+            ring.used_next = used_next;
         }
         journal.commit(ring.position());
         ring.journal = Some(journal);
         Ok(ring)
+    }
+
+    /// Brings the ring to the end of the batch that a record speaks of; where it is then.
+    fn finish(&self, record: &Record, journal: &Journal) -> Result<(Place, Place), RingFault> {
+        match *record {
+            Record::Committed(at) => self.places(at),
+            Record::Publishing { first, after } => {
+                if self.still_available(first)? {
+                    self.store(first, Release);
+                }
+                self.places(after)
+            }
+            Record::Gathering { first, noted } => {
+                let start = self.place_of(first)?;
+                let mut at = start;
+                if self.still_available(first)? {
+                    at.advance(first.slots.min(self.size), self.size);
+                    self.store_gathered(&mut at, journal, noted);
+                    self.store(first, Release);
+                }
+                Ok((at, at))
+            }
+        }
+    }
+
+    /// Goes over the entries behind a batch's first and stores those that are only noted, up to the
+    /// last that was made.
+    fn store_gathered(&self, at: &mut Place, journal: &Journal, noted: usize) {
+        let mut next_noted = (0..noted).map(|index| journal.noted(index)).peekable();
+        for _ in 0..self.size {
+            if let Some(used) = next_noted.next_if(|used| used.slot == at.slot) {
+                self.store(used, Relaxed);
+                at.advance(used.slots.min(self.size), self.size);
+            } else if self.word(at.slot, Relaxed).is_used(at.wrap) {
+                at.advance(1, self.size);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn places(&self, at: Position) -> Result<(Place, Place), RingFault> {
+        Ok((
+            Place::new(at.next, at.wrap, self.size)?,
+            Place::new(at.used_next, at.used_wrap, self.size)?,
+        ))
+    }
+
+    /// The lap's wrap counter is the used flag that the entry sets.
+    fn place_of(&self, used: UsedWord) -> Result<Place, RingFault> {
+        Place::new(used.slot, Word(used.word).flags() & DESC_USED != 0, self.size)
+    }
+
+    fn still_available(&self, used: UsedWord) -> Result<bool, RingFault> {
+        let Place { slot, wrap } = self.place_of(used)?;
+        Ok(self.word(slot, Acquire).is_available(wrap))
     }
 
     #[inline(always)]
@@ -182,28 +235,32 @@ impl PackedRing {
         self.desc.store_u64::<8>(used.slot, used.word, order);
     }
 
-    /// Stores used entries that are in the journal, all but the batch's first.
-    fn store_noted(&self, journal: &Journal, count: usize) {
-        for index in 0..count {
-            self.store(journal.noted(index), Relaxed);
-        }
+    /// Where the next used entry goes, and that entry.
+    #[inline(always)]
+    fn next_used(&mut self, id: u16, slots: u16, len: u32) -> UsedWord {
+        let Place { slot, wrap } = self.used_next;
+        self.used_next.advance(slots, self.size);
+        UsedWord { slot, slots, word: Word::used(id, len, wrap) }
     }
 
-    /// Notes a used entry. The driver looks for the first of a batch and sees none before that one
-    /// is stored; without a journal the others can go to the ring at once.
     #[inline(always)]
     fn push_used(&mut self, id: u16, slots: u16, len: u32) {
-        let Place { slot, wrap } = self.used_next;
-        let used = UsedWord { slot, word: Word::used(id, len, wrap) };
-        self.used_next.advance(slots, self.size);
+        let used = self.next_used(id, slots, len);
         if self.first.is_none() {
             self.first = Some(used);
-        } else if let Some(journal) = &self.journal {
+            if let Some(journal) = &self.journal {
+                journal.begin(used, 0);
+            }
+            return;
+        }
+        if slots != 1
+            && let Some(journal) = &self.journal
+        {
             journal.note(self.noted, used);
             self.noted += 1;
-        } else {
-            self.store(used, Relaxed);
+            journal.gather(self.noted);
         }
+        self.store(used, Relaxed);
     }
 
     /// Asks for the lines of the next `count` descriptors. To write, because used entries go to the
@@ -382,12 +439,38 @@ impl Ring for PackedRing {
         self.push_used(last.id, slots, 0);
     }
 
+    fn put_used_together(&mut self, frame: impl Iterator<Item = UsedChain>) {
+        let batch_had_begun = self.first.is_some();
+        let mut held_back = None;
+        let noted_before = self.noted;
+        for chain in frame {
+            let used = self.next_used(chain.id, chain.slots, chain.len);
+            if !batch_had_begun && held_back.is_none() {
+                held_back = Some(used);
+            } else if let Some(journal) = &self.journal {
+                journal.note(self.noted, used);
+                self.noted += 1;
+            } else {
+                self.store(used, Relaxed);
+            }
+        }
+        if let Some(journal) = &self.journal {
+            match held_back {
+                Some(first) => journal.begin(first, self.noted),
+                None => journal.gather(self.noted),
+            }
+            for index in noted_before..self.noted {
+                self.store(journal.noted(index), Relaxed);
+            }
+        }
+        self.first = self.first.or(held_back);
+    }
+
     #[inline(always)]
     fn publish(&mut self) {
         let Some(first) = self.first.take() else { return };
         if let Some(journal) = &self.journal {
-            journal.intend(first, self.noted, self.position());
-            self.store_noted(journal, self.noted);
+            journal.publish(self.position());
         }
         self.store(first, Release);
         if let Some(journal) = &self.journal {

@@ -29,6 +29,8 @@ pub(super) trait Ring {
     /// Gives the chain `id` of `slots` descriptors back with `len` bytes written to it; visible after
     /// `publish`.
     fn put_used(&mut self, id: u16, slots: u16, len: u32);
+    /// Gives the chains of one frame back, of which none may be seen without the others.
+    fn put_used_together(&mut self, frame: impl Iterator<Item = UsedChain>);
     /// Gives a batch of chains back that nothing was written to.
     fn put_all_used(&mut self, chains: &[Chain]);
     fn publish(&mut self);
@@ -46,6 +48,15 @@ pub(super) trait Ring {
     fn enable_kicks(&mut self) -> bool;
     fn disable_kicks(&mut self);
     fn memory(&self) -> &Arc<GuestMemory>;
+}
+
+/// A chain that is given back.
+pub(super) struct UsedChain {
+    pub(super) id: u16,
+    /// Descriptors of it.
+    pub(super) slots: u16,
+    /// Bytes that were written to it.
+    pub(super) len: u32,
 }
 
 enum Format {
@@ -446,11 +457,11 @@ fn push_spread<R: Ring>(
     Gather::from_slice(&header[..skip]).deliver(segments, 0);
     frame.deliver(segments, skip);
     let mut left = need;
-    for chain in &chains[..count] {
+    ring.put_used_together(chains[..count].iter().map(|chain| {
         let len = chain.len.min(left);
-        ring.put_used(chain.id, chain.slots, len as u32);
         left -= len;
-    }
+        UsedChain { id: chain.id, slots: chain.slots, len: len as u32 }
+    }));
     Ok(())
 }
 

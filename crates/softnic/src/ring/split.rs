@@ -9,7 +9,7 @@ use super::chain::{
     passes_event, plain, table_entry,
 };
 use super::memory::{GuestMemory, Table, Translator, Window};
-use super::queue::Ring;
+use super::queue::{Ring, UsedChain};
 use super::{BATCH, MAX_RING_SIZE, Position, RingFault, RingSpec};
 
 const FLAGS: usize = 0;
@@ -287,6 +287,12 @@ impl Ring for SplitRing {
     fn put_used(&mut self, id: u16, _slots: u16, len: u32) {
         self.write_used(self.used_next, id, len);
         self.used_next = self.used_next.wrapping_add(1);
+    }
+
+    fn put_used_together(&mut self, frame: impl Iterator<Item = UsedChain>) {
+        for chain in frame {
+            self.put_used(chain.id, chain.slots, chain.len);
+        }
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags};
 
+use super::cut;
 use super::fuzz_harness::ring_walk;
 use super::{
     BATCH, FillError, Gather, GuestMemory, JOURNAL_BYTES, Journal, MAX_BUFFERS, MemoryError,
@@ -581,45 +582,93 @@ fn vring_bases_are_read_as_vhost_user_writes_them() {
     assert_eq!(Position::from_used_index(9).to_vring_base(RingKind::Split), 9);
 }
 
-/// Replays a publication of three chains that was cut off after any number of its stores to the
-/// ring, and checks that it is finished or repeated as a whole.
+/// What the driver of a packed ring is given back from the front on: ids, with how many slots each
+/// of its chains has.
+fn given_back(ring: &Hostile, slots_of: impl Fn(u16) -> u16) -> Vec<(u16, u32)> {
+    let mut found = Vec::new();
+    let mut slot = 0;
+    while slot < SIZE {
+        let entry = ring.get::<16>(DESC + 16 * u64::from(slot));
+        let flags = u16::from_le_bytes([entry[14], entry[15]]);
+        if flags & (AVAIL_FLAG | USED_FLAG) != AVAIL_FLAG | USED_FLAG {
+            break;
+        }
+        let len = u32::from_le_bytes([entry[8], entry[9], entry[10], entry[11]]);
+        found.push((u16::from_le_bytes([entry[12], entry[13]]), len));
+        slot += slots_of(slot);
+    }
+    found
+}
+
+/// Sends five chains, the third over three slots, with the process killed after each number of
+/// stores: whatever it left, all chains come back once, in order.
 #[test]
-fn a_publication_cut_off_at_any_store_is_finished_by_the_journal() {
-    let file = memfd(JOURNAL_BYTES);
-    let journal = || Journal::open(file.try_clone().unwrap(), 0).unwrap();
-    for stores in 0..=3 {
+fn a_batch_of_sent_chains_killed_at_any_store_comes_back_whole_and_once() {
+    let slots_of = |slot| if slot == 2 { 3 } else { 1 };
+    for stores in 0.. {
+        let file = memfd(JOURNAL_BYTES);
+        let journal = || Journal::open(file.try_clone().unwrap(), 0).unwrap();
         let mut ring = Hostile::new(RingKind::Packed);
         let (memory, spec) = (Arc::clone(&ring.memory), ring.spec);
         ring.queue =
             Queue::with_journal(Arc::clone(&memory), spec, Position::START, journal()).unwrap();
-        (0..5).for_each(|_| ring.offer(&[(DATA, 60, 0)]));
-        let before = [0, 1, 2].map(|slot| ring.get::<16>(DESC + 16 * slot));
-        let mut record = ring.queue.position();
-        {
-            let popped = ring.queue.pop(&mut ring.scratch).unwrap();
-            assert_eq!(popped.len(), 5);
-            popped.complete();
+        (0..2).for_each(|_| ring.offer(&[(DATA, 60, 0)]));
+        ring.offer(&[(DATA, 12, NEXT), (DATA, 20, NEXT), (DATA, 30, 0)]);
+        (0..2).for_each(|_| ring.offer(&[(DATA, 60, 0)]));
+        let Hostile { queue, scratch, .. } = &mut ring;
+        let all = cut::after(stores, || queue.pop(scratch).unwrap().complete());
+        ring.queue = Queue::resume(Arc::clone(&memory), spec, journal()).unwrap();
+        let done = given_back(&ring, slots_of).len();
+        let left = ring.pop_lengths().len();
+        assert_eq!(done + left, 5, "after {stores} stores");
+        assert_eq!(given_back(&ring, slots_of), [(77, 0); 5], "after {stores} stores");
+        assert_eq!(ring.queue.position().next, 7);
+        if all {
+            assert!(stores > 8, "each entry and each statement was cut off once");
+            return;
         }
-        // Slots 1, 2, 3, 4 go to the ring first, slot 0 last: put back what was not stored yet.
-        let undone: &[usize] = match stores {
-            0 => &[0, 1, 2],
-            1 => &[0, 2],
-            2 => &[0],
-            _ => &[],
-        };
-        for slot in undone {
-            ring.put(DESC + 16 * *slot as u64, &before[*slot]);
+    }
+}
+
+/// Receives four frames, the second over three buffers, with the process killed after each number
+/// of stores: the driver is given whole frames only, and every buffer can be used afterwards.
+#[test]
+fn a_batch_of_received_frames_killed_at_any_store_is_whole_frames_only() {
+    let header = [0; 12];
+    let lengths = [50_usize, 250, 60, 70];
+    let bytes = [0x5a; 250];
+    for stores in 0.. {
+        let file = memfd(JOURNAL_BYTES);
+        let journal = || Journal::open(file.try_clone().unwrap(), 0).unwrap();
+        let mut ring = Hostile::new(RingKind::Packed);
+        let (memory, spec) = (Arc::clone(&ring.memory), ring.spec);
+        ring.queue =
+            Queue::with_journal(Arc::clone(&memory), spec, Position::START, journal()).unwrap();
+        (0..8).for_each(|_| ring.offer(&[(DATA, 100, WRITE)]));
+        let all = cut::after(stores, || {
+            let mut fill = ring.queue.fill();
+            for len in lengths {
+                fill.push(&header, true, &Gather::from_slice(&bytes[..len])).unwrap();
+            }
+        });
+        ring.queue = Queue::resume(Arc::clone(&memory), spec, journal()).unwrap();
+        let used: Vec<u32> = given_back(&ring, |_| 1).into_iter().map(|(_, len)| len).collect();
+        let whole: [&[u32]; 5] =
+            [&[], &[62], &[62, 100, 100, 62], &[62, 100, 100, 62, 72], &[62, 100, 100, 62, 72, 82]];
+        assert!(whole.contains(&used.as_slice()), "after {stores} stores: {used:?}");
+        // Those that are left take frames as ever.
+        let left = 8 - used.len();
+        let mut fill = ring.queue.fill();
+        for _ in 0..left {
+            fill.push(&header, true, &Gather::from_slice(&bytes[..10])).unwrap();
         }
-        // The journal as it was then: the batch is stated, not committed.
-        let window = journal();
-        window.restate(5);
-        record.next = 5;
-        record.used_next = 5;
-        let resumed = Queue::resume(memory, spec, journal()).unwrap();
-        assert_eq!(resumed.position(), record, "after {stores} stores");
-        for slot in 0..5 {
-            let [_, high] = ring.get::<2>(DESC + 16 * slot + 14);
-            assert!(high >> 7 == 1, "slot {slot} after {stores} stores");
+        let full = fill.push(&header, true, &Gather::from_slice(&bytes[..10]));
+        assert!(matches!(full, Err(FillError::NoBuffer)), "after {stores} stores");
+        drop(fill);
+        assert_eq!(given_back(&ring, |_| 1).len(), 8);
+        if all {
+            assert_eq!(used.len(), 6);
+            return;
         }
     }
 }
