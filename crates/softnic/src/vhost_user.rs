@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -43,9 +43,9 @@ const MAX_RING_SIZE: u32 = 32_768;
 
 /// Serve a VF's socket until the NIC stops.
 pub(crate) fn serve(shared: &Arc<Shared>, port: usize, listener: &UnixListener) {
-    while wait_readable(shared, &[listener.as_fd()]).is_some() {
+    while wait_readable(shared, &[Some(listener.as_fd())]).is_some() {
         match listener.accept() {
-            Ok((stream, _)) => serve_connection(shared, port, stream),
+            Ok((stream, _)) => serve_connection(shared, port, listener, stream),
             Err(error) => {
                 tracing::warn!(vf = port, %error, "cannot accept a front-end");
                 std::thread::sleep(std::time::Duration::from_millis(100));
@@ -65,17 +65,29 @@ pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn serve_connection(shared: &Arc<Shared>, port: usize, stream: UnixStream) {
+/// Serve one front-end until it is gone. Another one that connects meanwhile waits for its turn: it
+/// may be the same VM, started anew before the end of the old one was noticed.
+fn serve_connection(
+    shared: &Arc<Shared>,
+    port: usize,
+    listener: &UnixListener,
+    stream: UnixStream,
+) {
     let Ok(socket) = stream.try_clone() else { return };
     let _hang_up = shared.hang_up_on_stop(&socket);
     let session = Arc::new(Mutex::new(Session::new(Arc::clone(shared), port)));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
     tracing::info!(vf = port, "front-end connected");
+    let mut another_waits = false;
     loop {
         let control = lock(&session).control_kick();
-        let mut fds = vec![socket.as_fd()];
-        fds.extend(control.as_ref().map(|kick| kick.as_fd()));
+        let next = (!another_waits).then(|| listener.as_fd());
+        let fds = [Some(socket.as_fd()), control.as_ref().map(|kick| kick.as_fd()), next];
         let Some(ready) = wait_readable(shared, &fds) else { break };
+        if ready & 4 != 0 {
+            another_waits = true;
+            tracing::warn!(vf = port, "the VF has a front-end; another one waits until it is gone");
+        }
         if ready & 2 != 0 {
             lock(&session).serve_control_queue();
         }
@@ -137,13 +149,14 @@ fn lock(session: &Mutex<Session>) -> std::sync::MutexGuard<'_, Session> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wait until one of `fds` is readable; bit i of the answer stands for `fds[i]`. `None` once the
-/// NIC stops.
-fn wait_readable(shared: &Shared, fds: &[std::os::fd::BorrowedFd<'_>]) -> Option<u32> {
+/// Wait until one of those `fds` that are there is readable; bit i of the answer stands for
+/// `fds[i]`. `None` once the NIC stops.
+fn wait_readable(shared: &Shared, fds: &[Option<BorrowedFd<'_>>]) -> Option<u32> {
+    let present = || fds.iter().enumerate().filter_map(|(index, fd)| Some((index, (*fd)?)));
     loop {
-        let mut polled: Vec<PollFd<'_>> = std::iter::once(&shared.stopping.as_fd())
-            .chain(fds)
-            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        let mut polled: Vec<PollFd<'_>> = std::iter::once(shared.stopping.as_fd())
+            .chain(present().map(|(_, fd)| fd))
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match rustix::event::poll(&mut polled, None) {
             Ok(_) => {}
@@ -153,8 +166,8 @@ fn wait_readable(shared: &Shared, fds: &[std::os::fd::BorrowedFd<'_>]) -> Option
         if !polled[0].revents().is_empty() {
             return None;
         }
-        let ready = polled[1..].iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
-        let mask = ready.fold(0, |mask, (index, _)| mask | 1 << index);
+        let ready = present().zip(&polled[1..]).filter(|(_, fd)| !fd.revents().is_empty());
+        let mask = ready.fold(0, |mask, ((index, _), _)| mask | 1 << index);
         if mask != 0 {
             return Some(mask);
         }
