@@ -10,6 +10,11 @@
 //! - [`Nic`]: the whole, with its hardware line; [`Client`]: the same line to a NIC of another
 //!   process.
 //! - [`driver`]: a VF's driver in user space, for programs that want a VF without a VM.
+//!
+//! Unsafe code is in four files, each allowed by name: the guest's memory (`ring/memory.rs`), system
+//! calls that take pointers (`uplink/sys.rs`, `uplink/batch.rs`), and the lock of rings
+//! (`turn_lock.rs`).
+#![deny(unsafe_code)]
 
 pub mod driver;
 pub mod features;
@@ -28,6 +33,7 @@ mod journal;
 mod nic;
 mod port;
 mod resume;
+#[allow(unsafe_code)]
 mod turn_lock;
 mod vhost_user;
 mod worker;

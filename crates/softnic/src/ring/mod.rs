@@ -17,6 +17,7 @@ pub(crate) mod chain;
 mod cut;
 mod gather;
 mod journal;
+#[allow(unsafe_code)]
 pub(crate) mod memory;
 mod packed;
 mod queue;

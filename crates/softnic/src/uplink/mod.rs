@@ -10,10 +10,12 @@
 //! Network namespaces: an uplink belongs to the namespace of the thread that opened it, and
 //! `refresh` must be called from a thread of the same.
 
+#[allow(unsafe_code)]
 mod batch;
 mod config;
 mod link;
 mod packet;
+#[allow(unsafe_code)]
 mod sys;
 mod tap;
 
