@@ -5,6 +5,9 @@
 //! host without one.
 #![forbid(unsafe_code)]
 
+pub mod chaos;
+pub mod fake;
+pub mod guarded;
 pub mod inventory;
 pub mod message;
 
