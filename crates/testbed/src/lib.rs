@@ -1,12 +1,15 @@
-//! What the demo and the tests stand on: Debian packages, a small guest image, network namespaces.
+//! What the demo and the tests stand on: Debian packages, a small guest image, network namespaces, a
+//! QEMU that emulates NICs with SR-IOV.
 //!
 //! Nothing here is part of the product's work on a host; it makes emulated machines and networks
 //! on one machine, and leaves none of them behind.
 #![forbid(unsafe_code)]
 
+mod debian;
 pub mod guest_image;
 pub mod netns;
 pub mod packages;
+pub mod qemu;
 
 /// What is being done, for a progress line: called at each step of a long task.
 ///

@@ -27,7 +27,7 @@
 //!   `arping -c 2 -w 4 -I fake0 ADDRESS`.
 
 mod archive;
-mod debian;
+mod contents;
 mod elf;
 mod kernel;
 mod tree;
@@ -44,103 +44,14 @@ use sha2::{Digest, Sha256};
 pub use kernel::UnpackError;
 
 use crate::Progress;
+use crate::debian::{self, Apt, Package, remove_folder};
 use crate::packages::{PackageError, renew_lists};
 use archive::Archive;
-use debian::{Package, remove_folder};
+use contents::{COMMAND_LINE, PACKAGES, Role};
 use tree::{Module, Tree};
 
 /// Part of the hash: raise it when the builder puts other things into an image.
-const BUILDER: &str = "4";
-
-/// Packages whose programs are in the guest.
-const PACKAGES: &[&str] = &[
-    "busybox-static",
-    "coreutils",
-    "dash",
-    "ethtool",
-    "ibverbs-providers",
-    "ibverbs-utils",
-    "iperf3",
-    "iproute2",
-    "iputils-arping",
-    "iputils-ping",
-    "perftest",
-    "qemu-guest-agent",
-    "util-linux",
-];
-
-/// Programs taken out of the packages. They stand before busybox's of the same name. Among them are
-/// those that start other programs (env, nice, nohup, setsid, timeout): busybox's would start its
-/// own `ping` for a `ping` that is not given by its path.
-const PROGRAMS: &[&str] = &[
-    "arping",
-    "bridge",
-    "dash",
-    "env",
-    "ethtool",
-    "ib_read_bw",
-    "ib_read_lat",
-    "ib_send_bw",
-    "ib_send_lat",
-    "ib_write_bw",
-    "ib_write_lat",
-    "ibv_devices",
-    "ibv_devinfo",
-    "ibv_rc_pingpong",
-    "ibv_ud_pingpong",
-    "ip",
-    "iperf3",
-    "nice",
-    "nohup",
-    "ping",
-    "qemu-ga",
-    "rdma",
-    "setsid",
-    "ss",
-    "tc",
-    "timeout",
-];
-
-/// Modules loaded at boot, with all they need. crc32_generic: rdma_rxe asks for the algorithm by
-/// name at `rdma link add`, and answers ENOENT without it.
-const MODULES: &[&str] = &[
-    "virtio_pci",
-    "virtio_console",
-    "virtio_net",
-    "virtio_rng",
-    "virtio_blk",
-    "button",
-    "evdev",
-    "crc32_generic",
-    "ib_uverbs",
-    "rdma_ucm",
-    "rdma_rxe",
-    "8021q",
-    "macvlan",
-    "vfat",
-    "nls_ascii",
-    "nls_cp437",
-];
-
-/// The guest's own files: path in the guest, may be executed, contents.
-const SCRIPTS: &[(&str, bool, &str)] = &[
-    ("init", true, include_str!("../../guest/init")),
-    ("etc/inittab", false, include_str!("../../guest/inittab")),
-    ("etc/rc", true, include_str!("../../guest/rc")),
-    ("etc/agent", true, include_str!("../../guest/agent")),
-    ("etc/acpi/PWRF/00000080", true, include_str!("../../guest/power")),
-    ("usr/sbin/shutdown", true, include_str!("../../guest/shutdown")),
-    ("etc/passwd", false, "root::0:0:root:/root:/bin/sh\n"),
-    ("etc/group", false, "root:x:0:\n"),
-    ("etc/hosts", false, "127.0.0.1 localhost\n"),
-];
-
-/// What makes the kernel boot quickly on an emulated CPU, beside the console: no mitigations, no
-/// self-tests of ciphers, no calibration of clocks against each other, and none of three
-/// initialisations that take 0.1 to 0.4 s each there and serve nothing here.
-const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check \
-     mitigations=off nokaslr cryptomgr.notests audit=0 nowatchdog \
-     initcall_blacklist=crypto_kdf108_init,jent_mod_init,init_blk_tracer";
+const BUILDER: &str = "5";
 
 /// Images kept in the cache; older ones are removed when a new one is made.
 const KEPT_IMAGES: usize = 3;
@@ -192,11 +103,11 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    fn file(path: &Path, error: io::Error) -> Self {
+    pub(crate) fn file(path: &Path, error: io::Error) -> Self {
         Self::File { path: path.to_owned(), error }
     }
 
-    fn tool(tool: &'static str, error: &io::Error) -> Self {
+    pub(crate) fn tool(tool: &'static str, error: &io::Error) -> Self {
         Self::NoTool { tool, why: error.to_string() }
     }
 }
@@ -208,6 +119,9 @@ pub struct GuestImage {
     pub kernel: PathBuf,
     /// The initramfs, uncompressed.
     pub initramfs: PathBuf,
+    /// The initramfs of an emulated host (see [`crate::sriov`]): a guest with the drivers of SR-IOV
+    /// NICs, VFIO and KVM, which mounts every shared folder at `/TAG`.
+    pub host_initramfs: PathBuf,
     /// Hash of all that went in, as in the folder's name.
     pub id: String,
 }
@@ -241,7 +155,7 @@ pub fn ensure(cache: &Path, progress: Progress<'_>) -> Result<GuestImage, ImageE
         return Ok(image);
     }
     fs::create_dir_all(cache).map_err(|error| ImageError::file(cache, error))?;
-    let _lock = lock(&cache.join("guest.lock"), progress)?;
+    let _lock = lock(&cache.join("guest.lock"), "builds the guest image", progress)?;
     if is_complete(&image) {
         return Ok(image);
     }
@@ -249,7 +163,7 @@ pub fn ensure(cache: &Path, progress: Progress<'_>) -> Result<GuestImage, ImageE
         // The mirror has newer packages than the lists: renew them, and begin again.
         Err(ImageError::Tool { tool: "apt-get download", .. }) => {
             renew_lists(progress)?;
-            let packages = debian::resolve(PACKAGES)?;
+            let packages = choose_packages()?;
             build(cache, &packages, progress)
         }
         result => result,
@@ -262,15 +176,22 @@ fn resolve(cache: &Path, progress: Progress<'_>) -> Result<Vec<Package>, ImageEr
         return Ok(packages);
     }
     progress("choosing the guest's packages");
-    let packages = match debian::resolve(PACKAGES) {
+    let packages = match choose_packages() {
         Err(ImageError::NoSuchPackage(_)) => {
             renew_lists(progress)?;
-            debian::resolve(PACKAGES)?
+            choose_packages()?
         }
         result => result?,
     };
     Memo::new(cache).keep(&packages);
     Ok(packages)
+}
+
+/// The newest kernel of the distribution and the packages of programs, with their libraries.
+fn choose_packages() -> Result<Vec<Package>, ImageError> {
+    let apt = Apt::default();
+    let kernel = apt.dependency("linux-image-amd64", "linux-image-")?;
+    apt.resolve(&[PACKAGES, &[kernel.as_str()]].concat())
 }
 
 /// What was resolved last, good for as long as apt's lists do not change: asking apt takes seconds
@@ -341,29 +262,46 @@ fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
 
 /// Hash of all inputs.
 fn image_id(packages: &[Package]) -> String {
-    let mut parts: Vec<String> = vec![BUILDER.to_owned(), PROGRAMS.join(" "), MODULES.join(" ")];
+    let mut parts: Vec<String> = vec![BUILDER.to_owned()];
+    for role in [Role::Guest, Role::Host] {
+        parts.extend([role.programs(), role.modules(), role.libraries()].map(|it| it.join(" ")));
+        parts.extend(role.scripts().iter().map(|script| format!("{script:?}")));
+    }
     parts.extend(packages.iter().map(|package| format!("{package:?}")));
-    parts.extend(SCRIPTS.iter().map(|script| format!("{script:?}")));
     hash(parts.iter().map(String::as_bytes))
 }
 
 fn image_at(cache: &Path, packages: &[Package]) -> GuestImage {
     let id = image_id(packages);
     let folder = cache.join(format!("guest-{id}"));
-    GuestImage { kernel: folder.join("vmlinux"), initramfs: folder.join("initramfs.cpio"), id }
+    GuestImage {
+        kernel: folder.join(KERNEL_FILE),
+        initramfs: folder.join(initramfs_file(Role::Guest)),
+        host_initramfs: folder.join(initramfs_file(Role::Host)),
+        id,
+    }
 }
 
-/// The folder gets its name only once both files are whole.
+const KERNEL_FILE: &str = "vmlinux";
+
+fn initramfs_file(role: Role) -> &'static str {
+    match role {
+        Role::Guest => "initramfs.cpio",
+        Role::Host => "host.cpio",
+    }
+}
+
+/// The folder gets its name only once all files are whole.
 fn is_complete(image: &GuestImage) -> bool {
-    image.kernel.is_file() && image.initramfs.is_file()
+    [&image.kernel, &image.initramfs, &image.host_initramfs].iter().all(|path| path.is_file())
 }
 
 /// Held until dropped; the kernel lets go of it if this process dies.
-fn lock(path: &Path, progress: Progress<'_>) -> Result<File, ImageError> {
+pub(crate) fn lock(path: &Path, what: &str, progress: Progress<'_>) -> Result<File, ImageError> {
     let fail = |error| ImageError::file(path, error);
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(fail)?;
     if file.try_lock().is_err() {
-        progress("waiting for another process that builds the guest image");
+        progress(&format!("waiting for another process that {what}"));
         file.lock().map_err(fail)?;
     }
     Ok(file)
@@ -383,7 +321,7 @@ fn build(
         fs::create_dir_all(folder).map_err(|error| ImageError::file(folder, error))?;
     }
     progress(&format!("fetching the guest's {} packages", packages.len()));
-    debian::fetch(packages, &store)?;
+    Apt::default().fetch(packages, &store)?;
     progress("unpacking the guest's packages");
     let unpacked = work.join("tree");
     debian::unpack(packages, &store, &unpacked)?;
@@ -391,10 +329,13 @@ fn build(
     progress("unpacking the guest's kernel");
     let finished = work.join("image");
     fs::create_dir(&finished).map_err(|error| ImageError::file(&finished, error))?;
-    write(&finished.join("vmlinux"), |out| out.write_all(&vmlinux(&tree)?).map_err(Failure::Io))?;
+    write(&finished.join(KERNEL_FILE), |out| out.write_all(&vmlinux(&tree)?).map_err(Failure::Io))?;
     progress("writing the guest's initramfs");
-    let archive = root_file_system(&tree)?;
-    write(&finished.join("initramfs.cpio"), |out| archive.write(out).map_err(Failure::Io))?;
+    for role in [Role::Guest, Role::Host] {
+        let archive = root_file_system(&tree, role)?;
+        let path = finished.join(initramfs_file(role));
+        write(&path, |out| archive.write(out).map_err(Failure::Io))?;
+    }
     let folder = cache.join(format!("guest-{}", image.id));
     remove_folder(&folder)?;
     fs::rename(&finished, &folder).map_err(|error| ImageError::file(&folder, error))?;
@@ -439,7 +380,7 @@ fn vmlinux(tree: &Tree) -> Result<Vec<u8>, ImageError> {
 }
 
 /// Everything in one /usr, as today's systems have it.
-fn root_file_system(tree: &Tree) -> Result<Archive, ImageError> {
+fn root_file_system(tree: &Tree, role: Role) -> Result<Archive, ImageError> {
     let mut archive = Archive::default();
     for folder in ["dev", "proc", "root", "run", "sys", "tmp", "var", "usr/lib64"] {
         archive.directory(folder);
@@ -448,24 +389,25 @@ fn root_file_system(tree: &Tree) -> Result<Archive, ImageError> {
         archive.link(folder, &format!("usr/{folder}"));
     }
     archive.link("var/run", "../run");
-    for (path, executable, text) in SCRIPTS {
+    for (path, executable, text) in role.scripts() {
         let bytes = text.as_bytes().to_vec();
-        if *executable { archive.program(path, bytes) } else { archive.file(path, bytes) }
+        if executable { archive.program(path, bytes) } else { archive.file(path, bytes) }
     }
-    add_programs(&mut archive, tree)?;
-    add_busybox(&mut archive, tree)?;
-    add_modules(&mut archive, tree)?;
+    add_programs(&mut archive, tree, role)?;
+    add_busybox(&mut archive, tree, role)?;
+    add_modules(&mut archive, tree, role)?;
     Ok(archive)
 }
 
 /// The modules in the kernel's folder, with `modules.dep` as depmod(8) writes it: for each module
 /// all it stands on, to be loaded from the last to the first.
-fn add_modules(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
-    let modules = tree.modules(MODULES)?;
+fn add_modules(archive: &mut Archive, tree: &Tree, role: Role) -> Result<(), ImageError> {
+    let names = role.modules();
+    let modules = tree.modules(&names)?;
     let release = tree.list("lib/modules").into_iter().next();
     let release = release.ok_or_else(|| ImageError::NotInPackages("lib/modules".to_owned()))?;
     let folder = format!("usr/lib/modules/{release}");
-    archive.file("etc/modules", format!("{}\n", MODULES.join("\n")).into_bytes());
+    archive.file("etc/modules", format!("{}\n", names.join("\n")).into_bytes());
     archive.file(&format!("{folder}/modules.dep"), dependencies(&modules).into_bytes());
     for Module { name, bytes, .. } in modules {
         archive.file(&format!("{folder}/{name}.ko"), bytes);
@@ -496,9 +438,9 @@ fn dependencies(modules: &[Module]) -> String {
 }
 
 /// The programs, the RDMA provider of rdma_rxe, and every library any of them is linked with.
-fn add_programs(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
-    let mut needed = Vec::new();
-    for name in PROGRAMS {
+fn add_programs(archive: &mut Archive, tree: &Tree, role: Role) -> Result<(), ImageError> {
+    let mut needed: Vec<String> = role.libraries().into_iter().map(str::to_owned).collect();
+    for name in role.programs() {
         let bytes = tree.program(name)?;
         needed.extend(elf::needed_libraries(&bytes));
         archive.program(&format!("usr/bin/{name}"), bytes);
@@ -530,8 +472,9 @@ fn add_programs(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
 /// busybox, with a link for each of its commands that no program of its own has taken. Its shell is
 /// left out: Debian's build prefers busybox's own commands to programs of the same name whatever
 /// PATH says (FEATURE_SH_STANDALONE), so that `ip` and `ping` would not be iproute2's and iputils'.
-fn add_busybox(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
+fn add_busybox(archive: &mut Archive, tree: &Tree, role: Role) -> Result<(), ImageError> {
     let path = "bin/busybox";
+    let programs = role.programs();
     let program = tree.locate(path).map_err(|error| ImageError::file(Path::new(path), error))?;
     let output = Command::new(&program)
         .arg("--list-full")
@@ -539,7 +482,7 @@ fn add_busybox(archive: &mut Archive, tree: &Tree) -> Result<(), ImageError> {
         .map_err(|error| ImageError::file(&program, error))?;
     for command in String::from_utf8_lossy(&output.stdout).lines() {
         let name = command.rsplit('/').next().unwrap_or(command);
-        if !["busybox", "sh", "ash"].contains(&name) && !PROGRAMS.contains(&name) {
+        if !["busybox", "sh", "ash"].contains(&name) && !programs.contains(&name) {
             let folder = if command.contains("sbin/") { "sbin" } else { "bin" };
             archive.link(&format!("usr/{folder}/{name}"), "/usr/bin/busybox");
         }
