@@ -40,7 +40,7 @@ pub fn config(load: &Load, folder: &Path) -> Result<Config, BenchError> {
     for (vf, mac) in MACS.into_iter().enumerate() {
         let change = VfChange {
             mac: Some(mac),
-            vlan: Some(vlan),
+            vlan: Some(vlan.into()),
             addresses: Some(vec![SOURCE.into()]),
             max_rate: Some(CEILING),
             mtu: Some(mtu),

@@ -9,7 +9,7 @@ use comfy_table::{Table, presets};
 use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
 use lanekeeper_model::{
     LinkState, MacAddr, Mbps, Mtu, Pcp, PfId, SoftNicName, VfChange, VfCounters, VfIndex, VfStatus,
-    VlanId, VlanProtocol, VlanTag,
+    VlanChange, VlanId, VlanProtocol, VlanTag,
 };
 use lanekeeper_softnic::{Client, Config, Nic, RUN_ROOT};
 use serde::Serialize;
@@ -83,10 +83,10 @@ struct Set {
     #[arg(long, value_parser = number(VlanId::new))]
     vlan: Option<VlanId>,
     /// Priority of the access tag, 0..=7.
-    #[arg(long, value_parser = number(Pcp::new), requires = "vlan")]
+    #[arg(long, value_parser = number(Pcp::new))]
     pcp: Option<Pcp>,
     /// Kind of access tag: 802.1Q or 802.1ad.
-    #[arg(long, requires = "vlan")]
+    #[arg(long)]
     protocol: Option<VlanProtocol>,
     /// Drop what does not come from the VF's own addresses.
     #[arg(long, value_name = "on|off", value_parser = parse_switch)]
@@ -224,14 +224,10 @@ fn failed(error: HardwareError) -> Failure {
 
 fn change(client: &Client, set: &Set) -> Result<(), Failure> {
     let pf = PfId::Soft(set.name.clone());
-    let vlan = set.vlan.map(|id| VlanTag {
-        id,
-        pcp: set.pcp.unwrap_or_default(),
-        protocol: set.protocol.unwrap_or_default(),
-    });
+    let vlan = VlanChange { id: set.vlan, pcp: set.pcp, protocol: set.protocol };
     let change = VfChange {
         mac: set.mac,
-        vlan,
+        vlan: (vlan != VlanChange::default()).then_some(vlan),
         spoofchk: set.spoofchk,
         addresses: set.addresses.clone().map(|addresses| addresses.0),
         trust: set.trust,

@@ -97,7 +97,7 @@ fn what_was_set_before_the_kill_holds_after_it() {
     let mut nic = Process::start("settings", 2);
     let vf = VfIndex::new(1).expect("a VF");
     let vlan = VlanTag { id: VlanId::new(77).expect("a VLAN"), ..VlanTag::default() };
-    let change = VfChange { vlan: Some(vlan), ..VfChange::default() };
+    let change = VfChange { vlan: Some(vlan.into()), ..VfChange::default() };
     nic.client().set_vf(&nic.name(), vf, &change).expect("taken");
     nic.kill_and_start_again();
     nic.wait_until_it_answers();

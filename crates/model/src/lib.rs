@@ -14,8 +14,8 @@ mod vf;
 pub use address::{Guid, MacAddr, PciAddr, PfAddr, PfId, SoftNicName, VfAddr, VfIndex};
 pub use counters::{Direction, DropReason, LinkCounters, VfCounters};
 pub use sriov::{Dscp, EswitchMode, RdmaNetns, RoceMode, RoceSetting, Trust};
-pub use units::{Mbps, Mtu, Pcp, VlanId, VlanProtocol, VlanTag};
-pub use vf::{LinkState, RateLimits, VfChange, VfSettings, VfStatus};
+pub use units::{Mbps, Mtu, Pcp, VlanChange, VlanId, VlanProtocol, VlanTag};
+pub use vf::{LinkState, RateLimits, VfChange, VfSettings, VfStatus, parse_address};
 
 /// Most VFs one PF of the software NIC can carry.
 pub const MAX_VFS: usize = 64;
@@ -84,4 +84,12 @@ pub enum ModelError {
     /// A tag with a priority but no VLAN and no meaning.
     #[error("PCP {0} needs a VLAN; set vlan to 1..=4094, or pcp to 0")]
     PcpWithoutVlan(Pcp),
+    /// A kind of tag, but no tag.
+    #[error("VLAN protocol {0} needs a VLAN; set vlan to 1..=4094, or protocol to 802.1Q")]
+    ProtocolWithoutVlan(VlanProtocol),
+    /// Text that is not one IP address.
+    #[error(
+        "'{0}' is not an IP address; write it alone, without a prefix length, as in 10.0.0.2 or fd00::2"
+    )]
+    Address(String),
 }

@@ -158,6 +158,60 @@ impl VlanTag {
     pub const fn tci(self) -> u16 {
         ((self.pcp.0 as u16) << 13) | self.id.0
     }
+
+    /// Whether the fields agree with each other: without a VLAN there is no tag that could carry a
+    /// priority or be of some kind.
+    ///
+    /// # Errors
+    /// [`ModelError::PcpWithoutVlan`] and [`ModelError::ProtocolWithoutVlan`].
+    pub fn validate(self) -> Result<(), ModelError> {
+        match self {
+            Self { id, .. } if id.is_some() => Ok(()),
+            Self { pcp, .. } if pcp != Pcp::default() => Err(ModelError::PcpWithoutVlan(pcp)),
+            Self { protocol, .. } if protocol != VlanProtocol::default() => {
+                Err(ModelError::ProtocolWithoutVlan(protocol))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A change to an access tag: each `None` leaves that field as it is, but for VLAN 0, which takes
+/// the whole tag away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, as in { id = 100 }")]
+pub struct VlanChange {
+    /// New VLAN; 0 takes the tag away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<VlanId>,
+    /// New priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcp: Option<Pcp>,
+    /// New kind of tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<VlanProtocol>,
+}
+
+impl VlanChange {
+    /// The tag after this change.
+    pub fn apply_to(self, current: VlanTag) -> VlanTag {
+        let base = match self.id {
+            Some(VlanId::NONE) => VlanTag::default(),
+            _ => current,
+        };
+        VlanTag {
+            id: self.id.unwrap_or(base.id),
+            pcp: self.pcp.unwrap_or(base.pcp),
+            protocol: self.protocol.unwrap_or(base.protocol),
+        }
+    }
+}
+
+/// The change that brings any VF to exactly this tag.
+impl From<VlanTag> for VlanChange {
+    fn from(VlanTag { id, pcp, protocol }: VlanTag) -> Self {
+        Self { id: Some(id), pcp: Some(pcp), protocol: Some(protocol) }
+    }
 }
 
 /// A rate in megabits (10^6 bits) a second; `0` means "no limit" or "no guarantee", as in the
@@ -255,6 +309,35 @@ mod tests {
             protocol: VlanProtocol::Dot1Q,
         };
         assert_eq!(tag.tci(), 0xa123);
+    }
+
+    #[test]
+    fn a_change_of_vlan_keeps_priority_and_kind_unless_it_names_them() {
+        let id = |id| VlanId::new(id).expect("valid");
+        let pcp = |pcp| Pcp::new(pcp).expect("valid");
+        let tag = VlanTag { id: id(100), pcp: pcp(3), protocol: VlanProtocol::Dot1Ad };
+        let other = VlanChange { id: Some(id(200)), ..VlanChange::default() };
+        assert_eq!(other.apply_to(tag), VlanTag { id: id(200), ..tag });
+        let urgent = VlanChange { pcp: Some(pcp(7)), ..VlanChange::default() };
+        assert_eq!(urgent.apply_to(tag), VlanTag { pcp: pcp(7), ..tag });
+        let customer = VlanChange { protocol: Some(VlanProtocol::Dot1Q), ..VlanChange::default() };
+        assert_eq!(customer.apply_to(tag), VlanTag { protocol: VlanProtocol::Dot1Q, ..tag });
+        let whole = VlanTag { id: id(1), ..VlanTag::default() };
+        assert_eq!(VlanChange::from(whole).apply_to(tag), whole);
+    }
+
+    #[test]
+    fn vlan_0_takes_the_whole_tag_away_and_nothing_can_be_said_of_no_tag() {
+        let pcp = Pcp::new(3).expect("valid");
+        let tag =
+            VlanTag { id: VlanId::new(9).expect("valid"), pcp, protocol: VlanProtocol::Dot1Ad };
+        let none = VlanChange { id: Some(VlanId::NONE), ..VlanChange::default() };
+        assert_eq!(none.apply_to(tag), VlanTag::default());
+        assert_eq!(none.apply_to(tag).validate(), Ok(()));
+        let urgent = VlanChange { pcp: Some(pcp), ..none }.apply_to(tag);
+        assert_eq!(urgent.validate(), Err(ModelError::PcpWithoutVlan(pcp)));
+        let service = VlanChange { protocol: Some(VlanProtocol::Dot1Ad), ..none }.apply_to(tag);
+        assert_eq!(service.validate(), Err(ModelError::ProtocolWithoutVlan(VlanProtocol::Dot1Ad)));
     }
 
     #[test]

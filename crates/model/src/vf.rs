@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{MacAddr, Mbps, ModelError, Mtu, VfIndex, VlanTag};
+use crate::{MacAddr, Mbps, ModelError, Mtu, VfIndex, VlanChange, VlanTag};
 
 /// Administrative link state of a VF (`IFLA_VF_LINK_STATE`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -121,32 +121,61 @@ impl VfSettings {
         if !self.addresses.is_empty() && !self.spoofchk {
             return Err(ModelError::AddressesWithoutSpoofchk);
         }
-        if !self.vlan.id.is_some() && self.vlan.pcp.get() != 0 {
-            return Err(ModelError::PcpWithoutVlan(self.vlan.pcp));
-        }
+        self.vlan.validate()?;
         let RateLimits { min, max } = self.rate;
         if max.0 != 0 && min > max {
             return Err(ModelError::Rates { min, max });
         }
         Ok(())
     }
+
+    /// Names of the settings in which `other` is not the same, in the order of the fields.
+    pub fn differing(&self, other: &Self) -> Vec<&'static str> {
+        let compared = [
+            ("mac", self.mac != other.mac),
+            ("vlan", self.vlan != other.vlan),
+            ("spoofchk", self.spoofchk != other.spoofchk),
+            ("addresses", self.addresses != other.addresses),
+            ("trust", self.trust != other.trust),
+            ("link_state", self.link_state != other.link_state),
+            ("min_rate", self.rate.min != other.rate.min),
+            ("max_rate", self.rate.max != other.rate.max),
+            ("mtu", self.mtu != other.mtu),
+        ];
+        compared.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+    }
+}
+
+/// An IP address that a VF may speak for, as users write it.
+///
+/// # Errors
+/// [`ModelError::Address`], also for an address with a prefix length: what is bound is one station's
+/// address, not a network.
+pub fn parse_address(text: &str) -> Result<IpAddr, ModelError> {
+    text.trim().parse().map_err(|_| ModelError::Address(text.trim().to_owned()))
+}
+
+fn addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<IpAddr>>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    let parsed = texts.iter().map(|text| parse_address(text)).collect::<Result<_, _>>();
+    parsed.map(Some).map_err(serde::de::Error::custom)
 }
 
 /// A change to a VF: each `None` leaves that setting as it is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of settings")]
 pub struct VfChange {
     /// New MAC; zero takes it away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
-    /// New access VLAN; id 0 is written as "no VLAN".
+    /// What is new about the access tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vlan: Option<VlanTag>,
+    pub vlan: Option<VlanChange>,
     /// Anti-spoof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spoofchk: Option<bool>,
     /// Bound addresses; an empty list unbinds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "addresses", skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Vec<IpAddr>>,
     /// Trust.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,7 +199,7 @@ impl VfChange {
     pub fn to(settings: &VfSettings) -> Self {
         Self {
             mac: Some(settings.mac),
-            vlan: Some(settings.vlan),
+            vlan: Some(settings.vlan.into()),
             spoofchk: Some(settings.spoofchk),
             addresses: Some(settings.addresses.clone()),
             trust: Some(settings.trust),
@@ -188,7 +217,7 @@ impl VfChange {
     pub fn apply_to(&self, current: &VfSettings) -> Result<VfSettings, ModelError> {
         let next = VfSettings {
             mac: self.mac.unwrap_or(current.mac),
-            vlan: self.vlan.unwrap_or(current.vlan),
+            vlan: self.vlan.map_or(current.vlan, |change| change.apply_to(current.vlan)),
             spoofchk: self.spoofchk.unwrap_or(current.spoofchk),
             addresses: self.addresses.clone().unwrap_or_else(|| current.addresses.clone()),
             trust: self.trust.unwrap_or(current.trust),
@@ -250,7 +279,7 @@ mod tests {
         settings.vlan.id = crate::VlanId::new(7).expect("valid");
         let kept = VfChange::default().apply_to(&settings).expect("valid");
         assert_eq!(kept.vlan.id.get(), 7);
-        let gone = VfChange { vlan: Some(VlanTag::default()), ..VfChange::default() }
+        let gone = VfChange { vlan: Some(VlanTag::default().into()), ..VfChange::default() }
             .apply_to(&settings)
             .expect("valid");
         assert!(!gone.vlan.id.is_some());
@@ -274,6 +303,24 @@ mod tests {
     fn an_unknown_setting_is_an_error_that_names_it() {
         let error = serde_json::from_str::<VfChange>(r#"{"spoof": true}"#).expect_err("typo");
         assert!(error.to_string().contains("`spoof`"), "{error}");
+    }
+
+    #[test]
+    fn an_address_with_a_prefix_length_is_refused_with_the_reason() {
+        let text = r#"{"addresses": ["10.0.0.2/24"]}"#;
+        let error = serde_json::from_str::<VfChange>(text).expect_err("a network").to_string();
+        assert!(error.contains("'10.0.0.2/24'") && error.contains("prefix length"), "{error}");
+        assert_eq!(parse_address(" fd00::2 "), Ok("fd00::2".parse().expect("an address")));
+    }
+
+    #[test]
+    fn settings_that_differ_are_named_one_by_one() {
+        let settings = VfSettings::for_mac(mac()).expect("valid");
+        assert_eq!(settings.differing(&settings), Vec::<&str>::new());
+        let mut other = settings.clone();
+        other.vlan.pcp = crate::Pcp::new(1).expect("valid");
+        other.rate.max = Mbps(1);
+        assert_eq!(settings.differing(&other), ["vlan", "max_rate"]);
     }
 
     #[test]

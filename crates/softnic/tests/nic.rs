@@ -97,7 +97,7 @@ fn a_jumbo_frame_is_spread_over_buffers_and_dropped_where_the_mtu_is_smaller() {
 #[test]
 fn vlans_are_apart_and_a_change_takes_effect_at_once_without_touching_others() {
     let rig = Rig::new(4);
-    rig.set(2, &VfChange { vlan: Some(vlan(6)), ..VfChange::default() });
+    rig.set(2, &VfChange { vlan: Some(vlan(6).into()), ..VfChange::default() });
     let mut vfs: Vec<_> = (0..4).map(|vf| rig.plain(vf)).collect();
     send(&mut vfs[0], &[frame(mac(2), mac(0), 1, 64), frame(MacAddr::BROADCAST, mac(0), 2, 64)]);
     let broadcast = [frame(MacAddr::BROADCAST, mac(0), 2, 64)];
@@ -105,12 +105,12 @@ fn vlans_are_apart_and_a_change_takes_effect_at_once_without_touching_others() {
     assert_eq!(receive(&mut vfs[3], 1), broadcast);
     assert!(intruders(&mut vfs[2]).is_empty(), "VLAN 6 hears nothing of VLAN 5");
     assert!(intruders(&mut vfs[0]).is_empty(), "nobody hears himself");
-    rig.set(2, &VfChange { vlan: Some(vlan(5)), ..VfChange::default() });
+    rig.set(2, &VfChange { vlan: Some(vlan(5).into()), ..VfChange::default() });
     send(&mut vfs[0], &[frame(mac(2), mac(0), 3, 64)]);
     assert_eq!(receive(&mut vfs[2], 1), [frame(mac(2), mac(0), 3, 64)]);
     // Customer and service VLANs of one number are different lanes.
     let service = VlanTag { protocol: VlanProtocol::Dot1Ad, ..vlan(5) };
-    rig.set(2, &VfChange { vlan: Some(service), ..VfChange::default() });
+    rig.set(2, &VfChange { vlan: Some(service.into()), ..VfChange::default() });
     send(&mut vfs[0], &[frame(mac(2), mac(0), 4, 64)]);
     assert!(intruders(&mut vfs[2]).is_empty());
 }
@@ -139,8 +139,8 @@ fn a_forged_source_or_tag_is_dropped_and_counted_and_honest_frames_pass() {
 #[test]
 fn a_trusted_vf_without_a_vlan_is_a_trunk() {
     let rig = Rig::new(3);
-    rig.set(0, &VfChange { vlan: Some(vlan(0)), trust: Some(true), ..VfChange::default() });
-    rig.set(2, &VfChange { vlan: Some(vlan(6)), ..VfChange::default() });
+    rig.set(0, &VfChange { vlan: Some(vlan(0).into()), trust: Some(true), ..VfChange::default() });
+    rig.set(2, &VfChange { vlan: Some(vlan(6).into()), ..VfChange::default() });
     let (mut trunk, mut five, mut six) = (rig.plain(0), rig.plain(1), rig.plain(2));
     let to_five = frame(mac(1), mac(0), 1, 64);
     let to_six = frame(mac(2), mac(0), 2, 64);
@@ -274,7 +274,7 @@ fn settings_are_refused_whole_or_taken_whole() {
 #[test]
 fn settings_survive_a_restart_and_a_second_owner_is_refused() {
     let mut rig = Rig::new(2);
-    rig.set(0, &VfChange { vlan: Some(vlan(9)), ..VfChange::default() });
+    rig.set(0, &VfChange { vlan: Some(vlan(9).into()), ..VfChange::default() });
     let error = Nic::start(rig.config.clone()).err().expect("it runs already");
     assert!(matches!(error, NicError::Running { .. }), "{error}");
     drop(rig.nic.take());

@@ -324,7 +324,7 @@ impl Checks<'_> {
     }
 
     fn move_to(&self, station: &Station<'_>, tenant: Tenant) -> Result<(), DemoError> {
-        let vlan = Some(VlanTag { id: tenant.vlan()?, ..VlanTag::default() });
+        let vlan = Some(VlanTag { id: tenant.vlan()?, ..VlanTag::default() }.into());
         let change = VfChange { vlan, ..VfChange::default() };
         let pf = plan::pf(station.vm.host)?;
         self.hardware.set_vf(&pf, station.vm.vf()?, &change)?;

@@ -116,7 +116,7 @@ pub(super) fn nic_config(host: usize, root: &Path) -> Result<Config, DemoError> 
     for vm in here {
         let change = VfChange {
             mac: Some(vm.lane_mac()),
-            vlan: Some(VlanTag { id: vm.tenant.vlan()?, ..VlanTag::default() }),
+            vlan: Some(VlanTag { id: vm.tenant.vlan()?, ..VlanTag::default() }.into()),
             mtu: Some(Mtu::new(MTU.into())?),
             ..VfChange::default()
         };

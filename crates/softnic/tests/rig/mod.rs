@@ -41,7 +41,7 @@ pub(crate) fn vlan(id: u32) -> VlanTag {
 
 /// A change that makes a VF usable in a VLAN.
 pub(crate) fn usable(vf: u32, id: u32) -> VfChange {
-    VfChange { mac: Some(mac(vf)), vlan: Some(vlan(id)), ..VfChange::default() }
+    VfChange { mac: Some(mac(vf)), vlan: Some(vlan(id).into()), ..VfChange::default() }
 }
 
 impl Rig {
