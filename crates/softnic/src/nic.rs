@@ -186,7 +186,22 @@ impl Nic {
         config.validate()?;
         let configured = config.initial_settings()?;
         let dir = config.run_dir();
+        let was_there = dir.exists();
         let lock = own_folder(&dir, &config)?;
+        let prepared = Self::prepare_in(&dir, lock, config, configured);
+        if prepared.is_err() && !was_there {
+            // The error says what matters; an empty folder that stays is in nobody's way.
+            let _ = std::fs::remove_dir_all(&dir);
+        }
+        prepared
+    }
+
+    fn prepare_in(
+        dir: &Path,
+        lock: File,
+        config: Config,
+        configured: Vec<VfSettings>,
+    ) -> Result<(Self, Vec<Worker>), NicError> {
         let workers = config.cpus.len().max(1);
         let (uplink, queues) = Uplink::open(&config.uplink, workers)?;
         let journal_path = dir.join("settings.json");
@@ -234,7 +249,7 @@ impl Nic {
             .collect::<std::io::Result<Vec<_>>>()
             .map_err(io("set up a worker"))?;
         let mut nic = Self { shared, threads: Vec::new(), _lock: lock };
-        nic.spawn_servers(&dir, uplink, heard)?;
+        nic.spawn_servers(dir, uplink, heard)?;
         Ok((nic, workers))
     }
 

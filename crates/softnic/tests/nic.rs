@@ -11,6 +11,7 @@ use lanekeeper_model::{
 };
 use lanekeeper_softnic::driver::{TxFrame, VfOptions};
 use lanekeeper_softnic::ring::{Gather, RingKind};
+use lanekeeper_softnic::uplink::{InterfaceName, UplinkConfig};
 use lanekeeper_softnic::{Client, Config, Nic, NicError};
 use rig::*;
 
@@ -550,4 +551,19 @@ fn a_nic_without_room_for_its_sockets_says_so_and_leaves_nothing() {
     config.run_dir = Some("/proc/lk-cannot-be".into());
     let error = Nic::start(config).err().expect("refused").to_string();
     assert!(error.contains("/proc/lk-cannot-be"), "{error}");
+}
+
+#[test]
+fn a_nic_without_its_uplink_leaves_no_folder_unless_there_was_one() {
+    let above = std::env::temp_dir().join(format!("lk-uplink-{}", std::process::id()));
+    let mut config = Config::new("nouplink".parse().expect("a name"), 1);
+    let interface = InterfaceName::new("lk-is-not-here").expect("a name");
+    config.uplink = UplinkConfig::Packet { interface };
+    config.run_dir = Some(above.join("nic"));
+    assert!(matches!(Nic::start(config.clone()), Err(NicError::Uplink(_))));
+    assert!(!above.join("nic").exists());
+    config.run_dir = Some(above.clone());
+    assert!(Nic::start(config).is_err());
+    assert!(above.exists());
+    std::fs::remove_dir_all(&above).expect("was there before");
 }
