@@ -1,9 +1,10 @@
 //! The result of a verification run: rows with a verdict each, as a table, as JSON and as a picture.
 
 mod picture;
+mod short;
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
+use comfy_table::{Cell, CellAlignment, Color, Table};
 use serde::{Serialize, Serializer};
 
 use crate::{BitRate, Latency, Loss};
@@ -19,6 +20,15 @@ pub enum Verdict {
         /// What a person can do about it.
         remedy: String,
     },
+}
+
+impl Verdict {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Fails { .. } => "FAILS",
+        }
+    }
 }
 
 /// One thing that was verified.
@@ -88,7 +98,7 @@ impl Row {
             shown(self.latency.map(|time| time.to_string())),
             shown(self.loss.map(|loss| loss.to_string())),
             self.seen.clone(),
-            if self.verdict == Verdict::Holds { "holds" } else { "FAILS" }.to_owned(),
+            self.verdict.word().to_owned(),
         ]
     }
 }
@@ -134,14 +144,30 @@ impl Report {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.verdict == Verdict::Holds)
     }
 
-    /// As a table for a terminal, `width` characters wide at most, followed by the remedies and the
-    /// statements.
+    /// As a table for a terminal, followed by the remedies and the statements. Where `width`
+    /// characters are too few for the table, it is a list in a shorter form.
     pub fn to_text(&self, width: Option<u16>, colour: bool) -> String {
+        let table = self.table(colour).to_string();
+        // Styles count as characters, so the plain table is measured.
+        let full = self.table(false).lines().map(|line| length(&line)).max().unwrap_or(0);
+        let rows = match width.map(usize::from) {
+            Some(width) if width < full => short::write(self, width, full, colour),
+            _ => format!("{table}\n"),
+        };
+        let mut text = format!("{}\n{rows}", self.title);
+        for line in self.remedies().chain(self.statements.iter().cloned()) {
+            match width {
+                Some(width) => text += &wrap(&line, width.into()).join("\n"),
+                None => text += &line,
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn table(&self, colour: bool) -> Table {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED).set_header(COLUMNS);
-        if let Some(width) = width {
-            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-        }
         if colour {
             table.enforce_styling();
         } else {
@@ -159,19 +185,17 @@ impl Report {
                 }
             }));
         }
-        let mut text = format!("{}\n{table}\n", self.title);
-        for row in &self.rows {
-            if let Verdict::Fails { remedy } = &row.verdict {
+        table
+    }
+
+    fn remedies(&self) -> impl Iterator<Item = String> {
+        self.rows.iter().filter_map(|row| match &row.verdict {
+            Verdict::Holds => None,
+            Verdict::Fails { remedy } => {
                 let Row { path, between, what, seen, .. } = row;
-                let line = format!("FAILS: {path}, {between}, {what}: {seen}. To do: {remedy}\n");
-                text.push_str(&line);
+                Some(format!("FAILS: {path}, {between}, {what}: {seen}. To do: {remedy}"))
             }
-        }
-        for statement in &self.statements {
-            text.push_str(statement);
-            text.push('\n');
-        }
-        text
+        })
     }
 
     /// As JSON.
@@ -184,6 +208,27 @@ impl Report {
     pub fn to_svg(&self) -> String {
         picture::draw(self)
     }
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Lines of at most `width` characters, broken between words.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let fits = lines.last().is_some_and(|line| length(line) + 1 + length(word) <= width);
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if fits => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -231,10 +276,28 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_is_respected() {
-        let text = run().to_text(Some(80), false);
-        let widest = text.lines().skip(1).map(|line| line.chars().count()).max();
+    fn a_narrow_terminal_is_respected_and_no_word_is_broken() {
+        let mut report = failed();
+        report.statements.push("It is known. ".repeat(20));
+        let text = report.to_text(Some(80), false);
+        let widest = text.lines().map(length).max();
         assert!(widest.is_some_and(|widest| widest <= 80), "{text}");
+        for word in ["ib_write_bw 64 KiB", "0 of 2506", "<answered>", "holds", "FAILS"] {
+            assert!(text.contains(word), "{word} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_terminal_that_is_wide_enough_shows_the_table() {
+        let table = run().to_text(None, false);
+        let widest = table.lines().map(length).max().expect("lines") as u16;
+        assert_eq!(run().to_text(Some(widest), false), table);
+        assert_ne!(run().to_text(Some(widest - 1), false), table);
+    }
+
+    #[test]
+    fn long_statements_are_broken_between_words() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
     }
 
     #[test]

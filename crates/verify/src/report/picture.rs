@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{COLUMNS, FIGURES, Report, Verdict};
+use super::{COLUMNS, FIGURES, Report, Verdict, length, wrap};
 
 /// Advance of one character at the font size below, in pixels: 0.6 em, which all common
 /// fixed-width faces have.
@@ -145,29 +145,8 @@ impl Pen<'_> {
     }
 }
 
-fn length(text: &str) -> usize {
-    text.chars().count()
-}
-
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// Lines of at most `width` characters, broken between words.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let fits = lines.last().is_some_and(|line| length(line) + 1 + length(word) <= width);
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if fits => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -194,10 +173,5 @@ mod tests {
             }
         }
         assert!(svg.contains("Guest CPUs are emulated."));
-    }
-
-    #[test]
-    fn long_statements_are_broken_between_words() {
-        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
     }
 }
