@@ -9,6 +9,7 @@ pub mod chaos;
 pub mod fake;
 pub mod guarded;
 pub mod inventory;
+pub mod linux;
 pub mod message;
 
 use std::time::Duration;
