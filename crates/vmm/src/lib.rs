@@ -7,6 +7,7 @@
 
 pub mod accel;
 pub mod agent;
+mod guest;
 mod machine;
 mod process;
 pub mod qemu;
@@ -16,6 +17,7 @@ mod spec;
 mod wire;
 
 pub use accel::{Accel, Verdict};
+pub use guest::AgentHost;
 pub use lanekeeper_verify::{Host, HostError, Job, Output};
 pub use machine::{Driver, Ending, Exit, Kept, Machine, VmError};
 pub use qemu::{Qemu, Version, Vm};

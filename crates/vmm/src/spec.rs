@@ -56,6 +56,9 @@ pub struct VmSpec {
     pub namespace: Option<PathBuf>,
     /// Killed by the kernel when this process ends, however it ends.
     pub dies_with_parent: bool,
+    /// QEMU's own arguments, after all that come from the fields above: devices that only an
+    /// emulated host has. They are taken as they are.
+    pub arguments: Vec<String>,
 }
 
 /// What a VM boots.
@@ -175,6 +178,7 @@ impl VmSpec {
             run_folder: run_folder.to_owned(),
             namespace: None,
             dies_with_parent: true,
+            arguments: Vec::new(),
         }
     }
 

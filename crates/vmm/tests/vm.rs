@@ -10,8 +10,8 @@ use lanekeeper_model::{MacAddr, Mtu};
 use lanekeeper_testbed::guest_image::{self, GuestImage};
 use lanekeeper_testbed::{netns::Lab, packages};
 use lanekeeper_vmm::{
-    Accel, Boot, Disk, DiskFormat, Driver, Ending, Host, HostError, Hugepages, Machine, Qemu, Seed,
-    Tap, TapPort, Vm, VmError, VmSpec, accel,
+    Accel, AgentHost, Boot, Disk, DiskFormat, Driver, Ending, Host, HostError, Hugepages, Machine,
+    Qemu, Seed, Tap, TapPort, Vm, VmError, VmSpec, accel,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -354,6 +354,10 @@ fn a_vm_that_is_kept_outlives_its_handle() {
     let kept = vm.keep_running().expect("may be kept");
     let alive = || Path::new(&format!("/proc/{}/exe", kept.pid)).exists();
     assert!(alive());
+    let guest = AgentHost::connect("j1", &kept.agent, SHORT).expect("its agent can be reached");
+    guest.wait_ready(SHORT).expect("answers");
+    assert_eq!(guest.check("hostname", SHORT).expect("runs"), "j1\n");
+    drop(guest);
     let agent = lanekeeper_vmm::agent::Agent::connect(&kept.agent, SHORT, || !alive());
     agent.expect("its agent can be reached").power_off(SHORT).expect("asked");
     let deadline = Instant::now() + SHORT;

@@ -108,6 +108,7 @@ pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<Str
         let device = net_device(MANAGEMENT, &management.mac.to_string(), slots.of(MANAGEMENT));
         line.device(&device.command_line());
     }
+    line.arguments.extend(spec.arguments.iter().cloned());
     line.arguments
 }
 
@@ -526,6 +527,16 @@ romfile=";
             "-device virtio-blk-pci,drive=seed,bus=pcie.0,addr=0x4",
         ];
         assert_eq!(only(&spec, DEBIAN_12, &["-drive", "-device virtio-blk", "-kernel"]), want);
+    }
+
+    #[test]
+    fn arguments_of_ones_own_stand_last_where_they_override() {
+        let spec = VmSpec {
+            arguments: ["-cpu", "qemu64,+svm"].map(str::to_owned).to_vec(),
+            ..kernel_vm()
+        };
+        assert_eq!(only(&spec, DEBIAN_12, &["-cpu"]), ["-cpu qemu64", "-cpu qemu64,+svm"]);
+        assert!(line(&spec, DEBIAN_12).ends_with("-cpu qemu64,+svm"));
     }
 
     #[test]

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use lanekeeper_verify::{Host, HostError, Job, Output};
+use lanekeeper_verify::{Host, HostError, Job};
 use serde_json::json;
 use tracing::warn;
 
 use super::argv::{self, Interrupts, Platform, file};
 use super::{Qemu, Version};
-use crate::agent::{Agent, AgentError, Ended, GuestPid};
+use crate::agent::{Agent, AgentError};
+use crate::guest::{Guest, GuestJob};
 use crate::machine::{Ending, Exit, Kept, Machine, VmError};
 use crate::process::{Launch, Process};
 use crate::qmp::{Qmp, QmpError};
@@ -26,19 +27,11 @@ const MONITOR_OPENS: Duration = Duration::from_secs(30);
 /// How long one monitor command may take. The slowest, an attach, takes 0.1 s on an idle machine.
 const MONITOR_CALL: Duration = Duration::from_secs(20);
 
-/// How long one exchange with the agent may take; it takes milliseconds, but an emulated CPU can be
-/// without the host's for seconds.
-const AGENT_CALL: Duration = Duration::from_secs(20);
-
 /// How long a process may take to end once killed.
 const KILL: Duration = Duration::from_secs(10);
 
 /// How long QEMU may take to end when the monitor tells it to.
 const QUIT: Duration = Duration::from_secs(3);
-
-/// Times between looks at a command in the guest: it begins short and grows.
-const POLL_FIRST: Duration = Duration::from_millis(4);
-const POLL_LAST: Duration = Duration::from_millis(100);
 
 const HUGEPAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
@@ -187,19 +180,6 @@ impl Vm {
             return Err(error);
         }
         Ok(())
-    }
-
-    fn unreachable(&self, error: &AgentError) -> HostError {
-        // A line that breaks is the first sign of an end, ahead of the exit status.
-        let patience = if matches!(error, AgentError::Broken(_)) { QUIT } else { Duration::ZERO };
-        let why = match self.process.wait(patience) {
-            Some(status) => {
-                let exit = self.exit_of(status);
-                format!("the VM has ended ({status}): {}", exit.last_words)
-            }
-            None => error.to_string(),
-        };
-        HostError::Unreachable { host: self.name.clone(), why }
     }
 }
 
@@ -517,74 +497,31 @@ impl Host for Vm {
     }
 
     fn start(&self, command: &str) -> Result<Box<dyn Job + '_>, HostError> {
-        Ok(Box::new(self.begin(command)?))
+        Ok(Box::new(GuestJob::begin(self, command)?))
     }
 }
 
-impl Vm {
-    fn begin(&self, command: &str) -> Result<GuestJob<'_>, HostError> {
-        let pid =
-            self.agent.start(command, AGENT_CALL).map_err(|error| self.unreachable(&error))?;
-        Ok(GuestJob { vm: self, pid, ended: None })
-    }
-}
-
-/// A command in the guest.
-struct GuestJob<'a> {
-    vm: &'a Vm,
-    pid: GuestPid,
-    ended: Option<Output>,
-}
-
-impl Job for GuestJob<'_> {
-    fn poll(&mut self) -> Result<Option<Output>, HostError> {
-        if self.ended.is_none() {
-            let ended = self.vm.agent.poll(self.pid, AGENT_CALL);
-            self.ended = ended.map_err(|error| self.vm.unreachable(&error))?.map(output);
-        }
-        Ok(self.ended.clone())
+impl Guest for Vm {
+    fn agent(&self) -> &Agent {
+        &self.agent
     }
 
-    fn stop(&mut self) -> Result<Output, HostError> {
-        if let Some(output) = self.poll()? {
-            return Ok(output);
-        }
-        self.vm.agent.stop(self.pid, AGENT_CALL).map_err(|error| self.vm.unreachable(&error))?;
-        self.wait(AGENT_CALL)?.ok_or_else(|| HostError::Unreachable {
-            host: self.vm.name.clone(),
-            why: format!("a command that was killed had not ended after {AGENT_CALL:?}"),
-        })
-    }
-
-    fn wait(&mut self, within: Duration) -> Result<Option<Output>, HostError> {
-        let deadline = Instant::now() + within;
-        let mut pause = POLL_FIRST;
-        loop {
-            if let Some(output) = self.poll()? {
-                return Ok(Some(output));
+    fn unreachable(&self, error: &AgentError) -> HostError {
+        // A line that breaks is the first sign of an end, ahead of the exit status.
+        let patience = if matches!(error, AgentError::Broken(_)) { QUIT } else { Duration::ZERO };
+        let why = match self.process.wait(patience) {
+            Some(status) => {
+                let exit = self.exit_of(status);
+                format!("the VM has ended ({status}): {}", exit.last_words)
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            std::thread::sleep(pause.min(left));
-            pause = (pause * 3 / 2).min(POLL_LAST);
-        }
+            None => error.to_string(),
+        };
+        HostError::Unreachable { host: self.name.clone(), why }
     }
-}
 
-impl Drop for GuestJob<'_> {
-    fn drop(&mut self) {
-        if self.ended.is_none() && self.vm.exit().is_none() {
-            // Nobody is left to be told.
-            let _ = self.stop();
-        }
+    fn has_ended(&self) -> bool {
+        self.exit().is_some()
     }
-}
-
-fn output(ended: Ended) -> Output {
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Output { status: ended.status, stdout: text(ended.stdout), stderr: text(ended.stderr) }
 }
 
 impl Drop for Vm {

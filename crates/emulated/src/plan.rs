@@ -1,0 +1,264 @@
+//! What an emulated host shall be, and that as arguments of QEMU.
+
+use std::path::PathBuf;
+
+use lanekeeper_model::MacAddr;
+
+use crate::EmulatedError;
+
+/// Most memory of a host in MiB. QEMU 10.0 cuts the VFs' memory addresses to 32 bits: with memory
+/// above 4 GiB, or so much below that the window for devices becomes too small, VFs appear, bind
+/// their driver, and never get a link.
+const MOST_MEMORY: u32 = 2_750;
+
+/// Memory of a host without tenants, in MiB: its files take 40, a test little more.
+const OWN_MEMORY: u32 = 512;
+
+/// What a tenant needs of the host beside its own memory, in MiB: QEMU, and its files in the page
+/// cache.
+const PER_TENANT: u32 = 192;
+
+/// Place of the first PF's root port on the root bus. The VM's own devices are below, its disks
+/// and ports are not used here.
+const FIRST_ROOT_PORT: usize = 0x08;
+
+/// Most PFs: places on the root bus up to those that QEMU gives to shared folders.
+const MOST_PFS: usize = 8;
+
+/// An emulated host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPlan {
+    /// As VM names are spelled.
+    pub name: String,
+    /// Its NICs, in the order of their PCI addresses.
+    pub pfs: Vec<PfPlan>,
+    /// Folders of this machine that it sees, read-only.
+    pub shares: Vec<Share>,
+    /// Names of the tenants that may be started in it, as VM names are spelled.
+    pub tenants: Vec<String>,
+    /// Folder for its sockets and logs, on this machine.
+    pub run_folder: PathBuf,
+}
+
+/// One PF: an Intel 82576 with seven VFs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PfPlan {
+    /// Its permanent address.
+    pub mac: MacAddr,
+    /// Where its port leads to.
+    pub cable: Cable,
+}
+
+/// What a PF's port is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cable {
+    /// A wire within the host, by number: PFs with the same number are connected. One alone has a
+    /// link and nobody at the other end.
+    Wire(u8),
+    /// A cable to a PF of another host: a datagram socket at each end, whose PF has the two the
+    /// other way round.
+    Socket {
+        /// This end's socket, which QEMU makes.
+        here: PathBuf,
+        /// The other end's.
+        there: PathBuf,
+    },
+}
+
+/// A folder that the host sees at `/TAG`, read-only. Files must not change while the host runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The name of the mount point below `/`, at most 31 letters.
+    pub tag: String,
+    /// The folder.
+    pub folder: PathBuf,
+}
+
+impl HostPlan {
+    /// Memory of the host in MiB.
+    pub(crate) fn memory_mib(&self) -> u32 {
+        let tenants = u32::try_from(self.tenants.len()).unwrap_or(u32::MAX);
+        OWN_MEMORY.saturating_add(tenants.saturating_mul(PER_TENANT + crate::tenant::MEMORY_MIB))
+    }
+
+    /// Refuses what could not be started, as far as the VM driver does not.
+    pub(crate) fn check(&self) -> Result<(), EmulatedError> {
+        let refuse = |field: &'static str, value: String, why: String| {
+            Err(EmulatedError::Plan { host: self.name.clone(), field, value, why })
+        };
+        if self.pfs.len() > MOST_PFS {
+            let why = format!("a host has at most {MOST_PFS}");
+            return refuse("number of PFs", self.pfs.len().to_string(), why);
+        }
+        if let Some(pf) = self.pfs.iter().find(|pf| !pf.mac.is_station()) {
+            let why = "use a unicast address that is not zero".to_owned();
+            return refuse("MAC of a PF", pf.mac.to_string(), why);
+        }
+        if self.memory_mib() > MOST_MEMORY {
+            let why = format!("they need {} MiB and there are {MOST_MEMORY}", self.memory_mib());
+            return refuse("number of tenants", self.tenants.len().to_string(), why);
+        }
+        let is_tag = |tag: &str| {
+            (1..=31).contains(&tag.len()) && tag.chars().all(|it| it.is_ascii_lowercase())
+        };
+        if let Some(share) = self.shares.iter().find(|share| !is_tag(&share.tag)) {
+            return refuse("tag", share.tag.clone(), "use 1 to 31 of a-z".to_owned());
+        }
+        Ok(())
+    }
+
+    /// What the kernel has to be told beside the usual.
+    pub(crate) fn kernel_options(&self) -> String {
+        let pages = self.tenants.len() * crate::tenant::MEMORY_MIB as usize / 2;
+        format!("intel_iommu=on default_hugepagesz=2M hugepages={pages}")
+    }
+
+    /// This machine's end of the line to a tenant's agent.
+    pub(crate) fn line(&self, tenant: &str) -> PathBuf {
+        self.run_folder.join(format!("{tenant}.sock"))
+    }
+
+    /// QEMU's arguments beside those of any VM.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut add = |option: &str, value: String| {
+            arguments.extend([option.to_owned(), value]);
+        };
+        // KVM in the host needs nested paging; without it a tenant does not boot within minutes.
+        add("-cpu", "qemu64,+svm,+npt,+x2apic".to_owned());
+        // The other half of what keeps VFs' memory below 4 GiB (see MOST_MEMORY).
+        add("-global", "q35-pcihost.pci-hole64-size=0".to_owned());
+        add("-device", "intel-iommu,intremap=on,caching-mode=on".to_owned());
+        for (number, pf) in self.pfs.iter().enumerate() {
+            let place = FIRST_ROOT_PORT + number;
+            add(
+                "-device",
+                format!(
+                    "pcie-root-port,id={},bus=pcie.0,addr={place:#x},chassis={place},slot={place}",
+                    root_port(number)
+                ),
+            );
+            add("-netdev", pf.netdev(number));
+            add(
+                "-device",
+                format!(
+                    "igb,id={},bus={},netdev={},mac={},romfile=",
+                    device(number),
+                    root_port(number),
+                    backend(number),
+                    pf.mac
+                ),
+            );
+        }
+        for Share { tag, folder } in &self.shares {
+            let folder = escape(folder);
+            add("-fsdev", format!("local,id={tag},path={folder},security_model=none,readonly=on"));
+            add("-device", format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
+        }
+        for tenant in &self.tenants {
+            let socket = escape(&self.line(tenant));
+            add("-chardev", format!("socket,id=line-{tenant},path={socket},server=on,wait=off"));
+            let port = crate::tenant::port_name(tenant);
+            add(
+                "-device",
+                format!("virtserialport,bus=serial.0,chardev=line-{tenant},name={port}"),
+            );
+        }
+        arguments
+    }
+}
+
+impl PfPlan {
+    fn netdev(&self, number: usize) -> String {
+        let id = backend(number);
+        match &self.cable {
+            Cable::Wire(wire) => format!("hubport,id={id},hubid={wire}"),
+            Cable::Socket { here, there } => {
+                let (here, there) = (escape(here), escape(there));
+                format!(
+                    "dgram,id={id},local.type=unix,local.path={here},\
+                     remote.type=unix,remote.path={there}"
+                )
+            }
+        }
+    }
+}
+
+/// QEMU's name of a PF.
+pub(crate) fn device(number: usize) -> String {
+    format!("pf{number}")
+}
+
+fn backend(number: usize) -> String {
+    format!("net-pf{number}")
+}
+
+fn root_port(number: usize) -> String {
+    format!("port-pf{number}")
+}
+
+/// In an option a comma ends a value unless it is doubled.
+fn escape(path: &std::path::Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> HostPlan {
+        let pf = |last, cable| PfPlan { mac: MacAddr([2, 0, 0, 0, 0, last]), cable };
+        let socket = Cable::Socket { here: "/run/a".into(), there: "/run/b".into() };
+        HostPlan {
+            name: "h1".to_owned(),
+            pfs: vec![pf(1, Cable::Wire(7)), pf(2, socket)],
+            shares: vec![Share { tag: "bin".to_owned(), folder: "/a,b".into() }],
+            tenants: vec!["t1".to_owned()],
+            run_folder: "/run/h1".into(),
+        }
+    }
+
+    fn complaint(change: impl FnOnce(&mut HostPlan)) -> String {
+        let mut plan = plan();
+        change(&mut plan);
+        plan.check().expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn each_pf_is_behind_a_root_port_of_its_own_and_each_tenant_has_a_line() {
+        let text = plan().arguments().join(" ").replace(" -", "\n-");
+        let want = "\
+-cpu qemu64,+svm,+npt,+x2apic
+-global q35-pcihost.pci-hole64-size=0
+-device intel-iommu,intremap=on,caching-mode=on
+-device pcie-root-port,id=port-pf0,bus=pcie.0,addr=0x8,chassis=8,slot=8
+-netdev hubport,id=net-pf0,hubid=7
+-device igb,id=pf0,bus=port-pf0,netdev=net-pf0,mac=02:00:00:00:00:01,romfile=
+-device pcie-root-port,id=port-pf1,bus=pcie.0,addr=0x9,chassis=9,slot=9
+-netdev dgram,id=net-pf1,local.type=unix,local.path=/run/a,remote.type=unix,remote.path=/run/b
+-device igb,id=pf1,bus=port-pf1,netdev=net-pf1,mac=02:00:00:00:00:02,romfile=
+-fsdev local,id=bin,path=/a,,b,security_model=none,readonly=on
+-device virtio-9p-pci,fsdev=bin,mount_tag=bin
+-chardev socket,id=line-t1,path=/run/h1/t1.sock,server=on,wait=off
+-device virtserialport,bus=serial.0,chardev=line-t1,name=tenant.t1";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn memory_for_each_tenant_is_set_aside_as_the_host_boots() {
+        let one = plan();
+        assert!(one.kernel_options().ends_with("hugepages=128"));
+        let none = HostPlan { tenants: Vec::new(), ..plan() };
+        assert!(one.memory_mib() >= none.memory_mib() + 2 * 128);
+    }
+
+    #[test]
+    fn what_the_emulated_hardware_cannot_bear_is_refused_with_the_value() {
+        assert!(plan().check().is_ok());
+        assert!(complaint(|plan| plan.pfs = vec![plan.pfs[0].clone(); 9]).contains("'9'"));
+        assert!(complaint(|plan| plan.pfs[0].mac = MacAddr::BROADCAST).contains("ff:ff"));
+        assert!(complaint(|plan| plan.shares[0].tag = "a/b".to_owned()).contains("a/b"));
+        let many = |plan: &mut HostPlan| plan.tenants = vec!["t".to_owned(); 6];
+        assert!(complaint(many).contains("2750"));
+    }
+}
