@@ -6,8 +6,8 @@ use std::io;
 use lanekeeper_model::{EswitchMode, MacAddr, PfAddr, VfCounters, VfIndex};
 use rustix::io::Errno;
 
-use super::machine::{Halt, Machine, Pf, is_vfio};
-use super::personality::GuestMacRule;
+use super::machine::{Halt, Machine, Matter, Pf, is_vfio};
+use super::personality::OwnMac;
 use super::{End, Fake, FakePf, Write, Written, roce};
 use crate::HardwareError;
 use crate::inventory::{Holder, PciNode, TotalVfs};
@@ -158,7 +158,10 @@ impl Fake {
     /// # Errors
     /// [`HardwareError::NoPf`].
     pub fn heal(&self, pf: PfAddr) -> Result<(), HardwareError> {
-        self.with(pf, |pf| pf.hung = false)
+        self.with(pf, |pf| {
+            pf.hung = false;
+            pf.spec.num_vfs_hangs = false;
+        })
     }
 
     /// The next `times` messages for a VF are refused with this errno, as while the VF is in reset
@@ -174,8 +177,34 @@ impl Fake {
         times: u32,
     ) -> Result<(), HardwareError> {
         self.with(pf, |pf| {
-            pf.refusals.insert(vf, (errno, times));
+            pf.refusals.insert((Matter::Message, vf), (errno, times));
         })
+    }
+
+    /// The next `times` driver overrides, unbinds, probes and resets of a VF are refused with this
+    /// errno, as while udev still sets its files up (`EACCES`: sriov-network-operator#108).
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`].
+    pub fn refuse_binding(
+        &self,
+        pf: PfAddr,
+        vf: VfIndex,
+        errno: i32,
+        times: u32,
+    ) -> Result<(), HardwareError> {
+        self.with(pf, |pf| {
+            pf.refusals.insert((Matter::Binding, vf), (errno, times));
+        })
+    }
+
+    /// A VF's interface goes away while its driver stays bound (sriov-cni#349).
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`], [`HardwareError::NoVf`].
+    pub fn lose_vf_netdev(&self, pf: PfAddr, vf: VfIndex) -> Result<(), HardwareError> {
+        self.lock().pf(pf)?.vf(vf)?.port = None;
+        Ok(())
     }
 
     /// Load a VF's driver, or a variant of VFIO's, or unload it (without unbinding anything).
@@ -236,7 +265,7 @@ impl Fake {
         Ok(())
     }
 
-    /// The process lets the VF go, or dies; what it did to the VF stays.
+    /// The process lets the VF go, or dies; what its guest did to the VF stays.
     ///
     /// # Errors
     /// [`HardwareError::NoPf`], [`HardwareError::NoVf`].
@@ -258,22 +287,32 @@ impl Fake {
     ) -> Result<bool, HardwareError> {
         let mut machine = self.lock();
         let pf = machine.pf(pf)?;
-        let rule = pf.rules().guest_mac;
+        let rule = pf.rules().own_mac;
         let vf = pf.vf(vf)?;
-        let may = rule == GuestMacRule::AnyUnreported || vf.mac.is_zero() || vf.trust;
+        let may = rule == OwnMac::Unreported || vf.mac.is_zero() || vf.trust;
         let takes = vf.holder.is_some() && mac.is_station() && (may || vf.mac == mac);
         if takes {
-            vf.guest_mac = Some(mac);
+            vf.own_mac = Some(mac);
         }
         Ok(takes)
     }
 
-    /// What a guest left on a VF that only a reset or a new MAC takes away.
+    /// The address that a VF's driver, a guest's above all, chose by itself and that still holds,
+    /// whether or not the PF tells it.
     ///
     /// # Errors
     /// [`HardwareError::NoPf`], [`HardwareError::NoVf`].
-    pub fn guest_mac(&self, pf: PfAddr, vf: VfIndex) -> Result<Option<MacAddr>, HardwareError> {
-        Ok(self.lock().pf(pf)?.vf(vf)?.guest_mac)
+    pub fn own_mac(&self, pf: PfAddr, vf: VfIndex) -> Result<Option<MacAddr>, HardwareError> {
+        Ok(self.lock().pf(pf)?.vf(vf)?.own_mac)
+    }
+
+    /// A guest works with its VF, so that it leaves state in it which only a reset clears.
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`], [`HardwareError::NoVf`].
+    pub fn guest_leaves_state(&self, pf: PfAddr, vf: VfIndex) -> Result<(), HardwareError> {
+        self.lock().pf(pf)?.vf(vf)?.guest_state = true;
+        Ok(())
     }
 
     /// Why nothing that the VF sends would arrive now; `None` if it would.

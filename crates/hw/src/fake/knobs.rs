@@ -6,8 +6,8 @@ use lanekeeper_model::{
 };
 use rustix::io::Errno;
 
-use super::machine::{Halt, Machine, Pf, Vf};
-use super::personality::{GuestMacRule, LinkStateRule, MaxRateRule, MinRateRule};
+use super::machine::{Halt, Machine, Matter, Pf, Vf};
+use super::personality::{LinkStateRule, MaxRateRule, MinRateRule, NodeGuid, OwnMac};
 use super::pf::Knob;
 use super::refusal::{errno, unsupported};
 use crate::inventory::VfAttributes;
@@ -29,9 +29,7 @@ impl Machine {
             let hint = Some("the PF's interface is not in this network namespace");
             return Err(errno(pf, Errno::NODEV, format!("set VF {index}"), hint));
         }
-        if let Some((refusal, left)) = pf.refusals.get_mut(&index).filter(|(_, left)| *left > 0) {
-            *left -= 1;
-            let refusal = Errno::from_raw_os_error(*refusal);
+        if let Some(refusal) = pf.next_refusal(Matter::Message, index) {
             return Err(errno(pf, refusal, format!("set VF {index}"), None));
         }
         // net/core/rtnetlink.c do_setvfinfo starts from EINVAL (systemd#37275).
@@ -82,9 +80,14 @@ impl Pf {
             let doing = format!("set MAC {mac} on VF {index}");
             return Err(errno(self, Errno::INVAL, doing, hint));
         }
+        let rules = self.rules();
         let vf = self.vf(index)?;
         vf.mac = mac;
-        vf.guest_mac = None;
+        vf.own_mac = vf.own_mac.filter(|_| rules.own_mac == OwnMac::UntilRemade);
+        // eswitch.c node_guid_gen_from_mac: of a zero MAC as well, which makes 0000:00ff:fe00:0000.
+        if rules.node_guid == NodeGuid::FromAdminMac {
+            vf.node_guid = Guid::from_mac(mac);
+        }
         Ok(())
     }
 
@@ -218,7 +221,7 @@ impl Pf {
     pub(super) fn attributes(&self, vf: &Vf) -> VfAttributes {
         let tells = |knob| !self.spec.lacks.contains(&knob);
         VfAttributes {
-            mac: vf.shown_mac(self.rules().guest_mac),
+            mac: vf.shown_mac(self.rules().own_mac),
             vlan: vf.vlan,
             rate: vf.rate,
             spoofchk: tells(Knob::Spoofchk).then_some(vf.spoofchk),
@@ -240,10 +243,12 @@ impl Vf {
         }
     }
 
-    fn shown_mac(&self, rule: GuestMacRule) -> MacAddr {
+    fn shown_mac(&self, rule: OwnMac) -> MacAddr {
+        let own = self.own_mac.filter(|_| rule != OwnMac::Unreported);
         match rule {
-            GuestMacRule::UnlessSetReported => self.guest_mac.unwrap_or(self.mac),
-            GuestMacRule::AnyUnreported => self.mac,
+            // bnxt_sriov.c bnxt_get_vf_config: the administrative one first.
+            OwnMac::UntilRemade if !self.mac.is_zero() => self.mac,
+            _ => own.unwrap_or(self.mac),
         }
     }
 }

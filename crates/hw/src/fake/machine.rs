@@ -6,9 +6,10 @@ use lanekeeper_model::{
     EswitchMode, Guid, LinkState, MacAddr, Mtu, PciAddr, PfAddr, PfId, RateLimits, RdmaNetns,
     RoceSetting, VfAddr, VfCounters, VfIndex, VlanTag,
 };
+use rustix::io::Errno;
 
 use super::log::{End, Write, Written};
-use super::personality::{Rules, WhileDown};
+use super::personality::{NodeGuid, OwnMac, Rules, WhileDown};
 use super::pf::{FakePf, Grouping, Pending};
 use crate::HardwareError;
 use crate::inventory::{Holder, PciNode, TotalVfs};
@@ -115,8 +116,17 @@ pub(super) struct Pf {
     pub(super) unborn: u32,
     pub(super) hung: bool,
     pub(super) locked: bool,
-    /// Messages for a VF that are refused, with which errno, how many times.
-    pub(super) refusals: BTreeMap<VfIndex, (i32, u32)>,
+    /// What of a VF is refused, with which errno, how many times.
+    pub(super) refusals: BTreeMap<(Matter, VfIndex), (i32, u32)>,
+}
+
+/// Steps on a VF that may be refused for a while.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Matter {
+    /// Messages.
+    Message,
+    /// Driver override, unbind, probe, reset.
+    Binding,
 }
 
 /// One VF.
@@ -139,8 +149,10 @@ pub(super) struct Vf {
     pub(super) driver_lag: u32,
     pub(super) port: Option<Port>,
     pub(super) holder: Option<Holder>,
-    /// What a guest has set on it by itself.
-    pub(super) guest_mac: Option<MacAddr>,
+    /// The address that its driver, a guest's above all, chose by itself.
+    pub(super) own_mac: Option<MacAddr>,
+    /// A guest ended without cleaning up: only a reset makes the VF usable (sriov-dp#714).
+    pub(super) guest_state: bool,
     /// It was made while the PF was down.
     pub(super) stillborn: bool,
     /// The PF was reset under it.
@@ -284,7 +296,6 @@ impl Machine {
         let Some(pf) = pfs.get_mut(&addr) else { return };
         let rules = pf.rules();
         let (up, autoprobe, lag) = (pf.up, pf.autoprobe, pf.spec.driver_lag);
-        let carrier = pf.carrier();
         let Some(vf) = pf.vfs.get_mut(index.get()) else { return };
         if vf.driver.is_some() {
             return;
@@ -302,10 +313,11 @@ impl Machine {
             return;
         }
         if !is_vfio(&name) {
-            vf.start(numbers, &rules, up, carrier);
+            vf.start(numbers, &rules, up);
         }
         vf.driver = Some(name);
         vf.driver_lag = lag;
+        pf.tell_carrier();
     }
 
     /// Every function in an IOMMU group.
@@ -345,6 +357,13 @@ impl Pf {
     pub(super) fn seen(&self) -> usize {
         let after = self.spec.appear_after.max(1) as usize;
         self.vfs.len() * (after - (self.unborn as usize).min(after)) / after
+    }
+
+    /// Whether this step is to be refused, and with what.
+    pub(super) fn next_refusal(&mut self, matter: Matter, index: VfIndex) -> Option<Errno> {
+        let (errno, left) = self.refusals.get_mut(&(matter, index))?;
+        *left = left.checked_sub(1)?;
+        Some(Errno::from_raw_os_error(*errno))
     }
 
     /// # Errors
@@ -416,7 +435,8 @@ impl Vf {
             driver_lag: 0,
             port: None,
             holder: None,
-            guest_mac: None,
+            own_mac: None,
+            guest_state: false,
             stillborn,
             orphaned: false,
             counters: VfCounters::default(),
@@ -424,19 +444,29 @@ impl Vf {
     }
 
     /// A network driver starts: what was set by then is what it works with.
-    fn start(&mut self, numbers: &mut Numbers, rules: &Rules, up: bool, carrier: bool) {
+    fn start(&mut self, numbers: &mut Numbers, rules: &Rules, up: bool) {
         if self.orphaned {
             return;
         }
         self.stillborn &= !up;
-        let own = self.stillborn || self.mac.is_zero();
-        let guid = if self.mac.is_zero() { self.node_guid } else { Guid::from_mac(self.mac) };
+        let left = self.own_mac.filter(|_| rules.own_mac == OwnMac::UntilReset);
+        let given = (!self.mac.is_zero()).then_some(self.mac).or(left);
+        let mac = given.filter(|_| !self.stillborn).unwrap_or_else(|| numbers.random_mac());
+        // Nobody of the VF's drivers reaches a PF that is down.
+        if rules.tells_mac_at_probe && self.mac.is_zero() && !self.stillborn {
+            self.own_mac = Some(mac);
+        }
+        let guid = match rules.node_guid {
+            NodeGuid::None => None,
+            NodeGuid::FromAdminMac => Some(self.node_guid),
+            NodeGuid::FromOwnMac => Some(Guid::from_mac(mac)),
+        };
         self.port = Some(Port {
             interface: numbers.interface(),
-            mac: if own { numbers.random_mac() } else { self.mac },
+            mac,
             mtu: Mtu::ETHERNET,
-            carrier: carrier && !self.stillborn,
-            rdma: rules.rdma.then(|| (numbers.rdma(), guid)),
+            carrier: false,
+            rdma: guid.map(|guid| (numbers.rdma(), guid)),
         });
     }
 

@@ -22,7 +22,7 @@ use lanekeeper_model::{EswitchMode, Mtu, PfAddr, PfId, RoceSetting, VfAddr, VfCo
 
 pub use log::{End, Write, Written};
 pub use personality::{
-    EswitchRule, GuestMacRule, LinkStateRule, MaxRateRule, MinRateRule, Personality, Rules,
+    EswitchRule, LinkStateRule, MaxRateRule, MinRateRule, NodeGuid, OwnMac, Personality, Rules,
     WhileDown,
 };
 pub use pf::{FakePf, Grouping, Knob};

@@ -28,8 +28,8 @@ pub enum WhileDown {
     /// They are made and a driver binds, but it finds the PF in reset, takes a random address and
     /// never has a link.
     MadeDead,
-    /// None are made, and the write says that all is well.
-    SilentlyNone,
+    /// Writes to `sriov_numvfs` do nothing, and say that all is well.
+    Ignored,
 }
 
 /// When the mode of the embedded switch may be changed.
@@ -39,7 +39,7 @@ pub enum EswitchRule {
     None,
     /// Only while there are no VFs.
     BeforeVfs,
-    /// Only once all VFs are there, and none of them is bound to the driver.
+    /// To switchdev only once all VFs are there, and none of them is bound to a driver.
     VfsUnbound,
     /// Always; but setting the mode that it has is refused.
     AlwaysOther,
@@ -83,14 +83,31 @@ pub enum MaxRateRule {
     Any,
 }
 
-/// Which of a guest's own addresses the NIC takes.
+/// What becomes of an address that a VF's driver, a guest's above all, chose by itself. Unless it is
+/// unreported it is taken only while there is no administrative MAC or the VF is trusted, and the PF
+/// tells it as the VF's MAC: what is read back is then not what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GuestMacRule {
-    /// Any while there is no administrative MAC or the VF is trusted; the PF then reports the
-    /// guest's address as the VF's.
-    UnlessSetReported,
-    /// Any, and the PF does not tell.
-    AnyUnreported,
+pub enum OwnMac {
+    /// Any is taken, and the PF does not tell. A reset clears it.
+    Unreported,
+    /// Until a reset; before that the next driver takes it over.
+    UntilReset,
+    /// Until an administrative MAC is set, be it zero; a reset does not clear it.
+    UntilSet,
+    /// For as long as the VF exists; it shows again when the administrative MAC is taken away.
+    UntilRemade,
+}
+
+/// Where a VF's RDMA device has its node GUID from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeGuid {
+    /// There is no RDMA device.
+    None,
+    /// From the administrative MAC, when the driver is probed; zero before one was ever set
+    /// (openshift/sriov-network-operator#237).
+    FromAdminMac,
+    /// From the interface's MAC.
+    FromOwnMac,
 }
 
 /// Knobs and limits of a personality.
@@ -131,12 +148,15 @@ pub struct Rules {
     pub max_rate: MaxRateRule,
     /// Service tags (802.1ad) can be set.
     pub service_tags: bool,
-    /// A guest's own addresses.
-    pub guest_mac: GuestMacRule,
+    /// An address that a VF's driver chose by itself.
+    pub own_mac: OwnMac,
+    /// A VF's network driver tells its own address when it is probed, not only once its interface
+    /// is up.
+    pub tells_mac_at_probe: bool,
     /// Anti-spoof without an administrative MAC drops all that the VF sends.
     pub spoofchk_needs_mac: bool,
-    /// It has an RDMA device.
-    pub rdma: bool,
+    /// Its RDMA devices.
+    pub node_guid: NodeGuid,
 }
 
 impl Personality {
@@ -183,10 +203,13 @@ const IGB: Rules = Rules {
     max_rate: MaxRateRule::LinkedUpToSpeed { above: 0 },
     // igb_main.c igb_ndo_set_vf_vlan.
     service_tags: false,
-    // igb_main.c igb_set_vf_mac_addr, igb_ndo_get_vf_config.
-    guest_mac: GuestMacRule::UnlessSetReported,
+    // igb_main.c igb_set_vf_mac_addr, igb_ndo_get_vf_config; igb_vf_reset_msg hands it on,
+    // igb_vf_reset_event clears it.
+    own_mac: OwnMac::UntilReset,
+    // igbvf netdev.c igbvf_probe calls igbvf_reset, which sets it (vf.c e1000_init_hw_vf).
+    tells_mac_at_probe: true,
     spoofchk_needs_mac: false,
-    rdma: false,
+    node_guid: NodeGuid::None,
 };
 
 const IXGBE: Rules = Rules {
@@ -214,10 +237,13 @@ const IXGBE: Rules = Rules {
     max_rate: MaxRateRule::LinkedUpToSpeed { above: 10 },
     // ixgbe_sriov.c ixgbe_ndo_set_vf_vlan.
     service_tags: false,
-    // ixgbe_sriov.c ixgbe_set_vf_mac_addr, ixgbe_ndo_get_vf_config.
-    guest_mac: GuestMacRule::UnlessSetReported,
+    // ixgbe_sriov.c ixgbe_set_vf_mac_addr, ixgbe_ndo_get_vf_config; ixgbe_vf_reset_event keeps
+    // it, ixgbe_vf_reset_msg hands on only what was set.
+    own_mac: OwnMac::UntilSet,
+    // ixgbevf_main.c ixgbevf_up_complete.
+    tells_mac_at_probe: false,
     spoofchk_needs_mac: false,
-    rdma: false,
+    node_guid: NodeGuid::None,
 };
 
 const I40E: Rules = Rules {
@@ -242,10 +268,14 @@ const I40E: Rules = Rules {
     max_rate: MaxRateRule::UpToLink,
     // i40e_virtchnl_pf.c i40e_ndo_set_vf_port_vlan.
     service_tags: false,
-    // i40e_virtchnl_pf.c i40e_check_vf_permission, i40e_ndo_get_vf_config.
-    guest_mac: GuestMacRule::UnlessSetReported,
+    // i40e_virtchnl_pf.c i40e_check_vf_permission, i40e_vc_add_mac_addr_msg,
+    // i40e_ndo_get_vf_config.
+    own_mac: OwnMac::UntilSet,
+    // iavf_main.c iavf_configure, when the interface is opened.
+    tells_mac_at_probe: false,
     spoofchk_needs_mac: false,
-    rdma: false,
+    // irdma serves X722 of this driver only.
+    node_guid: NodeGuid::None,
 };
 
 const ICE: Rules = Rules {
@@ -272,10 +302,12 @@ const ICE: Rules = Rules {
     max_rate: MaxRateRule::Any,
     // ice_sriov.c ice_is_supported_port_vlan_proto: only in double VLAN mode, which is not default.
     service_tags: false,
-    // ice_sriov.c ice_get_vf_cfg (hw_lan_addr); ice_virtchnl.c ice_can_vf_change_mac.
-    guest_mac: GuestMacRule::UnlessSetReported,
+    // ice_virtchnl.c ice_can_vf_change_mac; ice_sriov.c ice_get_vf_cfg (hw_lan_addr).
+    own_mac: OwnMac::UntilSet,
+    tells_mac_at_probe: false,
     spoofchk_needs_mac: false,
-    rdma: true,
+    // irdma utils/verbs: addrconf_addr_eui48 of the interface's address.
+    node_guid: NodeGuid::FromOwnMac,
 };
 
 const MLX5: Rules = Rules {
@@ -290,8 +322,9 @@ const MLX5: Rules = Rules {
     // eswitch.c mlx5_eswitch_clear_vf_vports_info.
     spoofchk_at_birth: false,
     while_down: WhileDown::Made,
-    // eswitch_offloads.c mlx5_devlink_eswitch_mode_set (EBUSY "E-Switch is busy");
-    // sriov-network-operator#1015: EINVAL while VFs are still being made.
+    // eswitch_offloads.c esw_offloads_start: the firmware makes no flow table with encapsulation
+    // while a VF is initialised, EINVAL (one-deploy#213), nor while VFs are still being made
+    // (sriov-network-operator#1015).
     eswitch: EswitchRule::VfsUnbound,
     // esw/legacy.c mlx5_eswitch_set_vport_{vlan,spoofchk,trust}; en_main.c mlx5e_set_vf_link_state.
     switchdev_refuses_vf_knobs: true,
@@ -303,12 +336,14 @@ const MLX5: Rules = Rules {
     max_rate: MaxRateRule::Any,
     // en_main.c mlx5e_set_vf_vlan.
     service_tags: false,
-    // A guest's address goes into its own vport context; mlx5_eswitch_get_vport_config tells the
-    // administrative one.
-    guest_mac: GuestMacRule::AnyUnreported,
+    // A VF sets the address of its own vport context; eswitch.c mlx5_eswitch_get_vport_config
+    // tells the administrative one.
+    own_mac: OwnMac::Unreported,
+    tells_mac_at_probe: false,
     // sriov-cni#114: eswitch.c only warns "Spoofchk in set while MAC is invalid".
     spoofchk_needs_mac: true,
-    rdma: true,
+    // eswitch.c mlx5_esw_set_vport_mac_locked: node_guid_gen_from_mac.
+    node_guid: NodeGuid::FromAdminMac,
 };
 
 const BNXT_EN: Rules = Rules {
@@ -323,8 +358,8 @@ const BNXT_EN: Rules = Rules {
     // bnxt_sriov.c: BNXT_VF_SPOOFCHK is set by bnxt_set_vf_spoofchk only.
     spoofchk_at_birth: false,
     // bnxt_sriov.c bnxt_sriov_configure: "Reject SRIOV config request since if is down!", returns 0
-    // (systemd#40739).
-    while_down: WhileDown::SilentlyNone,
+    // for 0 VFs too (systemd#40739).
+    while_down: WhileDown::Ignored,
     // bnxt_vfr.c bnxt_dl_eswitch_mode_set: EINVAL for the mode that it has.
     eswitch: EswitchRule::AlwaysOther,
     switchdev_refuses_vf_knobs: false,
@@ -336,8 +371,12 @@ const BNXT_EN: Rules = Rules {
     max_rate: MaxRateRule::UpToLink,
     // bnxt_sriov.c bnxt_set_vf_vlan: with BNXT_FW_CAP_DFLT_VLAN_TPID_PCP, which Thor has.
     service_tags: true,
-    // bnxt_sriov.c bnxt_vf_validate_set_mac, bnxt_get_vf_config.
-    guest_mac: GuestMacRule::UnlessSetReported,
+    // bnxt_sriov.c bnxt_vf_configure_mac keeps it in vf_mac_addr, which nothing clears;
+    // bnxt_get_vf_config tells it whenever the administrative one is zero.
+    own_mac: OwnMac::UntilRemade,
+    // bnxt.c bnxt_init_mac_addr: bnxt_approve_mac.
+    tells_mac_at_probe: true,
     spoofchk_needs_mac: false,
-    rdma: true,
+    // bnxt_re main.c: addrconf_addr_eui48 of the interface's address.
+    node_guid: NodeGuid::FromOwnMac,
 };

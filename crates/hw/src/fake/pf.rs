@@ -61,6 +61,7 @@ pub struct FakePf {
     pub(super) no_room: bool,
     pub(super) vf_guids: bool,
     pub(super) firmware_lldp: bool,
+    pub(super) num_vfs_hangs: bool,
 }
 
 /// A change of the firmware that waits for a reset.
@@ -99,6 +100,7 @@ impl FakePf {
             no_room: false,
             vf_guids: false,
             firmware_lldp: false,
+            num_vfs_hangs: false,
         }
     }
 
@@ -265,6 +267,14 @@ impl FakePf {
     #[must_use]
     pub fn with_vf_guids(mut self) -> Self {
         self.vf_guids = true;
+        self
+    }
+
+    /// Writes of `sriov_numvfs` block, and with them all else on the PF, until
+    /// [`super::Fake::heal`] (i40e, openshift/sriov-network-operator#1033).
+    #[must_use]
+    pub fn with_hanging_num_vfs(mut self) -> Self {
+        self.num_vfs_hangs = true;
         self
     }
 

@@ -3,7 +3,7 @@
 use lanekeeper_model::{Guid, MacAddr, PciAddr, PfAddr};
 
 use super::machine::{Halt, Machine, Pf, Port, Vf, bus_and_function};
-use super::personality::EswitchRule;
+use super::personality::{EswitchRule, NodeGuid};
 use crate::inventory::{
     Gid, GidKind, IommuGroup, Netdev, PciNode, PfReading, RdmaDevice, VfReading,
 };
@@ -30,7 +30,8 @@ impl Machine {
             manager: pf.spec.manager.clone(),
         });
         let guid = Guid::from_mac(pf.mac);
-        let rdma = rules.rdma.then(|| self.rdma(pf.rdma, guid, pf.mac, &pf.name));
+        let has_rdma = rules.node_guid != NodeGuid::None;
+        let rdma = has_rdma.then(|| self.rdma(pf.rdma, guid, pf.mac, &pf.name));
         Ok(PfReading {
             addr,
             driver: pf.driver_bound.then(|| rules.driver.to_owned()),
@@ -50,7 +51,7 @@ impl Machine {
             bond: pf.spec.bond.clone(),
             rdma: rdma.filter(|_| pf.driver_bound),
             iommu_group: pf.group.map(|number| self.group(number)),
-            roce: pf.roce.values().cloned().collect(),
+            roce: self.roce(pf),
             vfs: pf.vfs.iter().take(pf.seen()).map(|vf| self.vf(pf, vf)).collect(),
             warnings: Vec::new(),
         })

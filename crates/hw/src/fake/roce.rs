@@ -6,7 +6,7 @@ use lanekeeper_model::{Dscp, Mtu, Pcp, PfAddr, RdmaNetns, RoceMode, RoceSetting,
 use rustix::io::Errno;
 
 use super::Personality;
-use super::machine::{Halt, Machine};
+use super::machine::{Halt, Machine, Pf};
 use super::refusal::{errno, unsupported};
 
 /// What a driver has after it was loaded: one of each kind that it knows. All take an MTU and
@@ -42,7 +42,7 @@ pub(super) fn defaults(personality: Personality) -> BTreeMap<&'static str, RoceS
 
 impl Machine {
     pub(super) fn set_roce(&mut self, addr: PfAddr, wanted: &RoceSetting) -> Result<(), Halt> {
-        let namespaces = self.namespaces;
+        let (namespaces, netns) = (self.namespaces, self.netns);
         let pf = self.pf(addr)?;
         let kind = wanted.kind();
         let doing = format!("set {kind} of the RoCE profile");
@@ -71,7 +71,7 @@ impl Machine {
                 pf.roce.insert("trust", RoceSetting::Trust(trust));
             }
             // drivers/infiniband/core/device.c rdma_compatdev_set: one namespace only.
-            RoceSetting::Netns(_) if namespaces > 1 => {
+            RoceSetting::Netns(mode) if *mode != netns && namespaces > 1 => {
                 let hint = "set it at boot, before there are network namespaces";
                 return Err(errno(pf, Errno::BUSY, doing, Some(hint)));
             }
@@ -80,10 +80,16 @@ impl Machine {
         pf.roce.insert(kind, wanted.clone());
         if let RoceSetting::Netns(mode) = wanted {
             self.netns = *mode;
-            for pf in self.pfs.values_mut().filter(|pf| pf.roce.contains_key(kind)) {
-                pf.roce.insert(kind, wanted.clone());
-            }
         }
         Ok(())
+    }
+
+    /// What a PF tells: its own settings, and the host's one of where RDMA devices are seen.
+    pub(super) fn roce(&self, pf: &Pf) -> Vec<RoceSetting> {
+        let told = pf.roce.values().map(|setting| match setting {
+            RoceSetting::Netns(_) => RoceSetting::Netns(self.netns),
+            own => own.clone(),
+        });
+        told.collect()
     }
 }

@@ -3,8 +3,8 @@
 use lanekeeper_model::{EswitchMode, LinkState, Mtu, PfAddr, VfAddr, VfIndex};
 use rustix::io::Errno;
 
-use super::machine::{Halt, Machine, Pf};
-use super::personality::{EswitchRule, WhileDown};
+use super::machine::{Halt, Machine, Matter, Pf};
+use super::personality::{EswitchRule, OwnMac, WhileDown};
 use super::refusal::{errno, unsupported};
 use crate::inventory::TotalVfs;
 
@@ -13,9 +13,10 @@ impl Machine {
     pub(super) fn write_num_vfs(&mut self, addr: PfAddr, count: u16) -> Result<(), Halt> {
         let pf = self.pf(addr)?;
         let doing = format!("write {count} to sriov_numvfs");
+        // There is no such file without the capability (drivers/pci/iov.c).
         let TotalVfs::UpTo(total) = pf.total else {
-            let hint = Some("turn SR-IOV on in the NIC's firmware, then reboot");
-            return Err(errno(pf, Errno::NOENT, doing, hint));
+            let instead = "turn SR-IOV on in the NIC's firmware, then reboot";
+            return Err(unsupported(pf.rules().driver, doing, instead));
         };
         if count > total {
             return Err(errno(pf, Errno::RANGE, doing, Some("the PF has fewer VFs than that")));
@@ -25,7 +26,13 @@ impl Machine {
             return Ok(());
         }
         if !pf.driver_bound {
-            return Err(errno(pf, Errno::NOENT, doing, Some("no driver is bound to the PF")));
+            return Err(unsupported("no driver", doing, "bind the PF's driver"));
+        }
+        if pf.spec.num_vfs_hangs {
+            return Err(Halt::WaitsLocked);
+        }
+        if !pf.up && pf.rules().while_down == WhileDown::Ignored {
+            return Ok(());
         }
         if count == 0 {
             // Removal of a VF waits for its VFIO user, under the PF's device lock (spdk#3205).
@@ -44,9 +51,6 @@ impl Machine {
                 Some("give VFs room in the BIOS (SR-IOV, above 4G), or boot with pci=realloc");
             return Err(errno(pf, Errno::NOMEM, doing, hint));
         }
-        if !pf.up && pf.rules().while_down == WhileDown::SilentlyNone {
-            return Ok(());
-        }
         self.make_vfs(addr, count)?;
         Ok(())
     }
@@ -63,11 +67,15 @@ impl Machine {
             EswitchRule::BeforeVfs if !same && !pf.vfs.is_empty() => {
                 return Err(unsupported(rules.driver, doing, "change it while there are no VFs"));
             }
-            EswitchRule::VfsUnbound if !same && pf.seen() < pf.vfs.len() => {
-                return Err(errno(pf, Errno::INVAL, doing, Some("wait for all VFs to be there")));
-            }
-            EswitchRule::VfsUnbound if !same && pf.vfs.iter().any(|vf| vf.driver.is_some()) => {
-                return Err(errno(pf, Errno::BUSY, doing, Some("take the VFs from their driver")));
+            EswitchRule::VfsUnbound if !same && mode == EswitchMode::Switchdev => {
+                if pf.seen() < pf.vfs.len() {
+                    let hint = Some("wait for all VFs to be there");
+                    return Err(errno(pf, Errno::INVAL, doing, hint));
+                }
+                if pf.vfs.iter().any(|vf| vf.driver.is_some()) {
+                    let hint = Some("take the VFs from their drivers first");
+                    return Err(errno(pf, Errno::INVAL, doing, hint));
+                }
             }
             EswitchRule::AlwaysOther if same => {
                 return Err(errno(pf, Errno::INVAL, doing, Some("it has that mode already")));
@@ -129,15 +137,17 @@ impl Machine {
     pub(super) fn bind(&mut self, addr: PfAddr, vf: VfAddr) -> Result<(), Halt> {
         let (_, index) = self.vf_at(addr, vf, "probe")?;
         self.probe(addr, index);
-        self.pf(addr)?.tell_carrier();
         Ok(())
     }
 
-    /// A function level reset clears what a guest left; the PF sets again what was set by it.
+    /// A function level reset: the PF sets again what was set on the VF by it. What a guest left is
+    /// cleared, except for an address that the PF's driver took for its own record.
     pub(super) fn reset(&mut self, addr: PfAddr, vf: VfAddr) -> Result<(), Halt> {
         let (pf, index) = self.vf_at(addr, vf, "reset")?;
+        let kept = matches!(pf.rules().own_mac, OwnMac::UntilSet | OwnMac::UntilRemade);
         let vf = pf.vf(index)?;
-        vf.guest_mac = None;
+        vf.own_mac = vf.own_mac.filter(|_| kept);
+        vf.guest_state = false;
         Ok(())
     }
 
@@ -147,6 +157,9 @@ impl Machine {
             let hint = Some("it is no VF of this PF now");
             return Err(errno(pf, Errno::NODEV, format!("{doing} {vf}"), hint));
         };
+        if let Some(refusal) = pf.next_refusal(Matter::Binding, index) {
+            return Err(errno(pf, refusal, format!("{doing} {vf}"), None));
+        }
         Ok((pf, index))
     }
 
@@ -160,7 +173,9 @@ impl Machine {
         let (rules, carrier, legacy) = (pf.rules(), pf.carrier(), !pf.switchdev());
         let vf = pf.vf(index)?;
         let unchecked = vf.spoofchk && vf.mac.is_zero() && rules.spoofchk_needs_mac;
-        Ok(if vf.orphaned {
+        Ok(if vf.guest_state {
+            Some("an earlier guest's state holds its queues")
+        } else if vf.orphaned {
             Some("the PF was reset under it")
         } else if vf.stillborn {
             Some("it was made while the PF was down")
