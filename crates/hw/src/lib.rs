@@ -46,6 +46,15 @@ pub struct PfStatus {
     pub rx_drops: std::collections::BTreeMap<lanekeeper_model::DropReason, u64>,
 }
 
+/// Which VFs a PF with this many has, in words.
+pub fn vf_range(num_vfs: usize) -> String {
+    match num_vfs {
+        0 => "no VFs".to_owned(),
+        1 => "VF 0 only".to_owned(),
+        more => format!("VFs 0 to {}", more - 1),
+    }
+}
+
 /// Why a back end did not do what was asked. Nothing was changed when it says so.
 #[derive(Debug, thiserror::Error)]
 pub enum HardwareError {
@@ -56,7 +65,7 @@ pub enum HardwareError {
     #[error("there is no PF {0}; `lanekeeper softnic show` lists those that run")]
     NoPf(PfId),
     /// The PF exists, the VF does not.
-    #[error("{pf} has {num_vfs} VFs, so there is no VF {vf}")]
+    #[error("{pf} has no VF {vf}; it has {}", vf_range(*num_vfs))]
     NoVf {
         /// Which PF.
         pf: PfId,
