@@ -11,9 +11,9 @@
 //!   process.
 //! - [`driver`]: a VF's driver in user space, for programs that want a VF without a VM.
 //!
-//! Unsafe code is in four files, each allowed by name: the guest's memory (`ring/memory.rs`), system
-//! calls that take pointers (`uplink/sys.rs`, `uplink/batch.rs`), and the lock of rings
-//! (`turn_lock.rs`).
+//! Unsafe code is in six files, each allowed by name: the guest's memory (`ring/memory.rs`) and what
+//! is done when it vanishes (`ring/guard.rs`), system calls that take pointers (`uplink/sys.rs`,
+//! `uplink/batch.rs`) or can block (`watched.rs`), and the lock of rings (`turn_lock.rs`).
 #![deny(unsafe_code)]
 
 pub mod driver;
@@ -29,6 +29,7 @@ mod control_queue;
 #[cfg(any(test, fuzzing))]
 pub mod control_queue;
 mod cores;
+mod intercept;
 mod journal;
 mod nic;
 mod port;
@@ -36,9 +37,11 @@ mod resume;
 #[allow(unsafe_code)]
 mod turn_lock;
 mod vhost_user;
+#[allow(unsafe_code)]
+mod watched;
 mod worker;
 
 pub use config::{Config, ConfigError, MAX_QUEUE_PAIRS, RUN_ROOT};
-pub use control::{Client, Request, SOCKET_NAME, respond};
+pub use control::{Client, Request, SOCKET_NAME, folders, respond};
 pub use nic::{Nic, NicError};
 pub use worker::Worker;

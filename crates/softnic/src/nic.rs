@@ -21,12 +21,12 @@ use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
 use lanekeeper_model::{
     MAX_VFS, MacAddr, PfId, RateLimits, VfChange, VfCounters, VfIndex, VfSettings, VfStatus,
 };
-use vhost::vhost_user::Backend;
 
 use crate::config::{Config, ConfigError, duplicate_mac};
 use crate::control::{self, SOCKET_NAME};
 use crate::control_queue::Command;
 use crate::features;
+use crate::intercept::BackendLine;
 use crate::journal::Journal;
 use crate::port::Port;
 use crate::resume::ResumeFile;
@@ -137,7 +137,7 @@ pub(crate) struct Shared {
     /// One eventfd a worker, to wake it.
     pub(crate) wakes: Vec<File>,
     news: SyncSender<News>,
-    listeners: Mutex<Vec<Option<Backend>>>,
+    listeners: Mutex<Vec<Option<BackendLine>>>,
     connections: Mutex<BTreeMap<u64, UnixStream>>,
     /// One a worker, which is its only writer.
     pub(crate) counters: Vec<WorkerCounters>,
@@ -502,11 +502,11 @@ impl Shared {
     fn announce(&self, vfs: impl Iterator<Item = VfIndex>) {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for listener in vfs.filter_map(|vf| listeners[vf.get()].as_ref()) {
-            vhost_user::announce_config_change(listener);
+            listener.announce_config_change();
         }
     }
 
-    pub(crate) fn set_config_listener(&self, port: usize, listener: Option<Backend>) {
+    pub(crate) fn set_config_listener(&self, port: usize, listener: Option<BackendLine>) {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)[port] = listener;
     }
 

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use lanekeeper_model::VfIndex;
 
@@ -16,6 +16,10 @@ use crate::config::MAX_QUEUE_PAIRS;
 use crate::resume::ResumeSlot;
 use crate::ring::{Queue, RingFault};
 use crate::turn_lock::TurnLock;
+use crate::watched::{self, Blocks};
+
+/// How long a VF whose bell blocked stays stopped.
+const PENALTY: Duration = Duration::from_secs(5);
 
 /// One attached ring.
 pub(crate) struct PortQueue {
@@ -33,25 +37,25 @@ pub(crate) struct PortQueue {
 
 impl PortQueue {
     /// Interrupt the driver if it wants to hear of what was published.
+    ///
+    /// # Errors
+    /// [`RingFault::BellBlocks`]: the VF is to be stopped.
     #[inline]
-    pub(crate) fn notify(&mut self) {
-        if self.queue.wants_notify() {
-            self.ring_bell();
-        }
+    pub(crate) fn notify(&mut self) -> Result<(), RingFault> {
+        if self.queue.wants_notify() { self.ring_bell() } else { Ok(()) }
     }
 
     /// Interrupt the driver whether it asked for that or not.
+    ///
+    /// # Errors
+    /// As [`PortQueue::notify`].
     #[cold]
-    pub(crate) fn ring_bell(&mut self) {
-        if let Some(call) = &self.call {
-            ring(call);
+    pub(crate) fn ring_bell(&mut self) -> Result<(), RingFault> {
+        match &self.call {
+            Some(call) => watched::ring(call).map_err(|Blocks| RingFault::BellBlocks),
+            None => Ok(()),
         }
     }
-}
-
-fn ring(mut bell: &File) {
-    // A full counter (EAGAIN) is a bell that already rings; a closed one has no listener.
-    let _ = bell.write(&1u64.to_ne_bytes());
 }
 
 /// One VF.
@@ -67,7 +71,8 @@ pub(crate) struct Port {
     /// Receive queues the driver uses, as the control queue last said; 0 means all attached.
     pub(crate) wanted_pairs: AtomicU32,
     stopped: AtomicBool,
-    stop_reason: Mutex<Option<RingFault>>,
+    /// Why it was stopped, and when.
+    stop: Mutex<Option<(RingFault, Instant)>>,
     faults: AtomicU64,
     /// What the VMM wants rung when the VF is stopped: an eventfd for each vhost-user ring index
     /// (`VHOST_USER_SET_VRING_ERR`).
@@ -95,7 +100,7 @@ impl Port {
             rx_attached: AtomicU32::new(0),
             wanted_pairs: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
-            stop_reason: Mutex::new(None),
+            stop: Mutex::new(None),
             faults: AtomicU64::new(0),
             error_bells: Mutex::default(),
             guest_offloads: AtomicU64::new(u64::MAX),
@@ -150,14 +155,24 @@ impl Port {
     #[cold]
     pub(crate) fn stop(&self, fault: RingFault) {
         if self.stopped.swap(true, Ordering::AcqRel) {
+            if fault == RingFault::MemoryLost {
+                // Empty memory makes a faulty ring: this is why, the other was what came of it.
+                self.set_reason(fault);
+            }
             return;
         }
         self.faults.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(vf = %self.index, %fault, "VF stopped: its rings cannot be trusted");
-        *self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        self.set_reason(fault);
         for bell in self.error_bells().values() {
-            ring(bell);
+            // It is stopped already.
+            let _ = watched::ring(bell);
         }
+    }
+
+    fn set_reason(&self, fault: RingFault) {
+        let now = Instant::now();
+        *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some((fault, now));
     }
 
     /// Have `bell` rung for ring `index` when the VF is stopped, or with `None` nothing.
@@ -177,15 +192,23 @@ impl Port {
         self.error_bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The driver starts anew.
-    pub(crate) fn clear_stop(&self) {
-        *self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// The driver starts anew. Whether it may: a VF whose bell held a worker up stays stopped for
+    /// [`PENALTY`], lest its VMM do it again and again.
+    pub(crate) fn clear_stop(&self) -> bool {
+        let mut stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
+        if stop.as_ref().is_some_and(|(fault, since)| {
+            *fault == RingFault::BellBlocks && since.elapsed() < PENALTY
+        }) {
+            return false;
+        }
+        *stop = None;
         self.stopped.store(false, Ordering::Release);
+        true
     }
 
     pub(crate) fn stop_reason(&self) -> Option<String> {
-        let reason = self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner);
-        reason.as_ref().map(ToString::to_string)
+        let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
+        stop.as_ref().map(|(fault, _)| fault.to_string())
     }
 
     pub(crate) fn faults(&self) -> u64 {

@@ -8,7 +8,6 @@
 //! VM may crash and come back, and so may we.
 
 use std::fs::File;
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +15,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::RecvFlags;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -24,17 +22,20 @@ use vhost::vhost_user::message::{
     VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{
-    Backend, BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut,
-    VhostUserFrontendReqHandler,
+    BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut,
 };
 
 use crate::config::MAX_QUEUE_PAIRS;
 use crate::control_queue::{self, MAX_COMMAND};
 use crate::features;
+use crate::intercept::{self, BackendLine, Intercepted};
 use crate::nic::Shared;
 use crate::port::{Port, PortQueue, Side};
 use crate::resume::{ResumeSlot, ring_key};
-use crate::ring::{GuestMemory, PopScratch, Position, Queue, Region, RingKind, RingSpec};
+use crate::ring::{
+    GuestMemory, PopScratch, Position, Queue, Region, RingFault, RingKind, RingSpec,
+};
+use crate::watched;
 
 /// Memory slots a front-end may use (`VHOST_USER_GET_MAX_MEM_SLOTS`).
 const MAX_MEMORY_REGIONS: u64 = 64;
@@ -91,7 +92,7 @@ fn serve_connection(
         if ready & 2 != 0 {
             lock(&session).serve_control_queue();
         }
-        if ready & 1 != 0 && !early_enable(&socket, &session) {
+        if ready & 1 != 0 && !intercepted(&socket, &session) {
             match handler.handle_request() {
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::SocketBroken(_)) => break,
@@ -106,42 +107,22 @@ fn serve_connection(
     tracing::info!(vf = port, "front-end gone");
 }
 
-/// Take a `VHOST_USER_SET_VRING_ENABLE` that comes before the front-end has accepted any feature.
-///
-/// QEMU enables the rings of a network device while it makes the device, before it sends
-/// `SET_FEATURES`; the `vhost` crate takes that for a breach of protocol. Returns whether there was
-/// such a message; every other one is left where it is.
-fn early_enable(mut socket: &UnixStream, session: &Mutex<Session>) -> bool {
-    const SET_VRING_ENABLE: u32 = 18;
-    /// Header (request, flags, size) and payload (index, 0 or 1), 32 bits each, in the host's order.
-    const MESSAGE: usize = 20;
-    const NEED_REPLY: u32 = 1 << 3;
-    const VERSION_1_REPLY: u32 = 1 | 1 << 2;
-
+/// Take one of the messages that are not for the crate, if it is the next. Whether it was.
+fn intercepted(socket: &UnixStream, session: &Mutex<Session>) -> bool {
     let mut session = lock(session);
-    if session.accepted & features::PROTOCOL_FEATURES != 0 {
-        return false;
-    }
-    let mut message = [0; MESSAGE];
-    match rustix::net::recv(socket, &mut message[..], RecvFlags::PEEK) {
-        Ok((_, MESSAGE)) => {}
-        _ => return false,
-    }
-    let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| message[4 * at + byte]));
-    let [request, flags, size, index, value] = std::array::from_fn(word);
-    if (request, size) != (SET_VRING_ENABLE, 8) || value > 1 {
-        return false;
-    }
-    if socket.read_exact(&mut [0; MESSAGE]).is_err() {
-        return false;
-    }
-    let refused = session.set_vring_enable(index, value == 1).is_err();
-    if flags & NEED_REPLY != 0 {
-        let header = [SET_VRING_ENABLE, VERSION_1_REPLY, 8].map(u32::to_ne_bytes).concat();
-        let reply = [header, u64::from(refused).to_ne_bytes().to_vec()].concat();
-        // A front-end that is gone is noticed by the next read.
-        let _ = socket.write_all(&reply);
-    }
+    let before_features = session.accepted & features::PROTOCOL_FEATURES == 0;
+    let line = session.protocol.contains(VhostUserProtocolFeatures::BACKEND_REQ);
+    let Some(taken) = intercept::take(socket, before_features, line) else { return false };
+    let done = match &taken.message {
+        Intercepted::RingEnable { index, enable } => {
+            session.set_vring_enable(*index, *enable).is_ok()
+        }
+        Intercepted::BackendLine(line) => line.try_clone().is_ok_and(|line| {
+            session.backend = Some(line);
+            session.listen_for_changes()
+        }),
+    };
+    taken.answer(socket, done);
     true
 }
 
@@ -213,7 +194,7 @@ struct Session {
     protocol: VhostUserProtocolFeatures,
     /// Our requests to the front-end. Kept open even when there is nothing to ask: QEMU 7.2 complains
     /// of the end of the line otherwise.
-    backend: Option<Backend>,
+    backend: Option<BackendLine>,
 }
 
 impl Session {
@@ -234,6 +215,24 @@ impl Session {
 
     fn port(&self) -> &Port {
         &self.shared.ports[self.port]
+    }
+
+    /// Have link and MTU changes announced, if the front end reads the configuration space from us.
+    fn listen_for_changes(&self) -> bool {
+        if !self.protocol.contains(VhostUserProtocolFeatures::CONFIG) {
+            return true;
+        }
+        let line = self.backend.as_ref().and_then(|line| line.try_clone().ok());
+        let there = line.is_some();
+        self.shared.set_config_listener(self.port, line);
+        there
+    }
+
+    fn let_go_on(&self) -> Result<()> {
+        if self.port().clear_stop() {
+            return Ok(());
+        }
+        unsupported("the VF was stopped for a descriptor that blocks; try again in a few seconds")
     }
 
     fn role(&self, index: usize) -> Option<Role> {
@@ -305,7 +304,9 @@ impl Session {
         let mut ring =
             PortQueue { queue, resume: slot, features: self.accepted, header_len, call, kick };
         // The driver may have waited for an interrupt that an earlier process owed it.
-        ring.ring_bell();
+        if let Err(fault) = ring.ring_bell() {
+            self.port().stop(fault);
+        }
         match role {
             Role::Data { pair, side } => {
                 self.port().swap(pair, side, Some(ring));
@@ -403,21 +404,21 @@ impl Session {
 
     fn serve_control_queue(&mut self) {
         let Some(mut control) = self.control.take() else { return };
-        if let Some(kick) = &control.ring.kick {
-            let mut count = [0; 8];
-            // Empty when another message woke us first.
-            let _ = rustix::io::read(kick.as_ref(), &mut count);
-        }
-        match self.run_commands(&mut control) {
+        let kick = control.ring.kick.as_deref();
+        let silenced = kick.map_or(Ok(()), watched::silence);
+        let served = silenced
+            .map_err(|watched::Blocks| RingFault::BellBlocks)
+            .and_then(|()| self.run_commands(&mut control));
+        match served {
+            Ok(()) if control.ring.queue.memory().is_lost() => {
+                self.port().stop(RingFault::MemoryLost);
+            }
             Ok(()) => self.control = Some(control),
             Err(fault) => self.port().stop(fault),
         }
     }
 
-    fn run_commands(
-        &self,
-        control: &mut ControlRing,
-    ) -> std::result::Result<(), crate::ring::RingFault> {
+    fn run_commands(&self, control: &mut ControlRing) -> std::result::Result<(), RingFault> {
         if self.port().is_stopped() {
             return Ok(());
         }
@@ -430,7 +431,7 @@ impl Session {
                 &mut command,
                 |request| self.shared.guest_command(self.port, request),
             )? {
-                control.ring.notify();
+                control.ring.notify()?;
                 if self.shared.is_stopped() {
                     return Ok(());
                 }
@@ -471,8 +472,7 @@ fn eventfd(file: File) -> Result<File> {
 
 impl VhostUserBackendReqHandlerMut for Session {
     fn set_owner(&mut self) -> Result<()> {
-        self.port().clear_stop();
-        Ok(())
+        self.let_go_on()
     }
 
     fn reset_owner(&mut self) -> Result<()> {
@@ -487,8 +487,7 @@ impl VhostUserBackendReqHandlerMut for Session {
             self.rings[index] = RingSetup::default();
         }
         self.shared.forget_guest_filters(self.port);
-        self.port().clear_stop();
-        Ok(())
+        self.let_go_on()
     }
 
     fn get_features(&mut self) -> Result<u64> {
@@ -514,7 +513,7 @@ impl VhostUserBackendReqHandlerMut for Session {
                 ring.enabled = true;
             }
         }
-        self.port().clear_stop();
+        self.let_go_on()?;
         self.shared.driver_starts(self.port, accepted);
         Ok(())
     }
@@ -615,7 +614,9 @@ impl VhostUserBackendReqHandlerMut for Session {
                 if let Some(ring) = locks[pair].lock().as_mut() {
                     ring.call = call;
                     // What was published before this descriptor came rang no bell.
-                    ring.ring_bell();
+                    if let Err(fault) = ring.ring_bell() {
+                        self.port().stop(fault);
+                    }
                 }
             }
             Some(Role::Control) => {
@@ -675,13 +676,6 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
         // Nothing in a virtio 1 network device's configuration is the driver's to write.
         Err(Error::InvalidParam)
-    }
-
-    fn set_backend_req_fd(&mut self, backend: Backend) {
-        if self.protocol.contains(VhostUserProtocolFeatures::CONFIG) {
-            self.shared.set_config_listener(self.port, Some(backend.clone()));
-        }
-        self.backend = Some(backend);
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
@@ -758,12 +752,5 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
         unsupported("a plain VF cannot be migrated live")
-    }
-}
-
-/// Tell a front-end that the configuration space (link status, MTU) is another now.
-pub(crate) fn announce_config_change(listener: &Backend) {
-    if let Err(error) = listener.handle_config_change() {
-        tracing::debug!(%error, "the front-end did not take the configuration change");
     }
 }

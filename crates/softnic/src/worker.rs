@@ -21,7 +21,7 @@ use rustix::event::epoll;
 use crate::cores;
 use crate::features;
 use crate::nic::{News, Published, Shared};
-use crate::ring::{BATCH, Fill, FillError, Gather, PopScratch};
+use crate::ring::{BATCH, Fill, FillError, Gather, PopScratch, RingFault, guard};
 use crate::switch::{
     EDITED_HEAD, Egress, FrameBytes, HEAD, Ingress, Meter, NetHeader, OffloadSet, PortTally, Route,
     Segments, Source, SwitchTable, Work, WorkerCounters, finish_checksum, flow_hash, judge_egress,
@@ -29,6 +29,8 @@ use crate::switch::{
 };
 use crate::uplink::{ReceiveBatch, UplinkQueue};
 
+/// Rounds in a row that VFs with a guarantee have to themselves at most.
+const FAVOURED_ROUNDS: u32 = 8;
 /// How long a worker sleeps at most while some ring gives it no kick, or its uplink's driver none.
 const WITHOUT_KICK: Duration = Duration::from_millis(1);
 
@@ -51,6 +53,10 @@ pub struct Worker {
     started: Instant,
     /// Counts up to [`u16::MAX`] and begins anew.
     rounds: u16,
+    /// Rounds in a row in which only VFs with a guarantee were served.
+    favoured: u32,
+    /// Mappings that had been lost when this was last looked at.
+    seen_lost: usize,
 }
 
 /// What wakes a sleeping worker.
@@ -198,6 +204,8 @@ impl Worker {
             meters: Box::new([None; MAX_VFS]),
             started: Instant::now(),
             rounds: 0,
+            favoured: 0,
+            seen_lost: guard::lost_so_far(),
         })
     }
 
@@ -265,11 +273,14 @@ impl Worker {
                     moved += self.serve_vf(vf, pair);
                 }
             }
-            if guaranteed && moved > 0 {
-                // Those that are owed something are served until they have it or have nothing.
+            if guaranteed && moved > 0 && self.favoured < FAVOURED_ROUNDS {
+                // Those that are owed something are served until they have it or have nothing, but a
+                // guarantee that cannot be kept must not shut everyone else out.
+                self.favoured += 1;
                 return moved;
             }
         }
+        self.favoured = 0;
         moved
     }
 
@@ -277,7 +288,26 @@ impl Worker {
         self.started.elapsed().as_nanos() as u64
     }
 
+    /// A VM's memory vanished: stop every VF that lies in such memory.
+    #[cold]
+    fn stop_lost(&mut self) {
+        self.seen_lost = guard::lost_so_far();
+        for port in &self.shared.ports {
+            let rings = port.tx.iter().chain(&port.rx);
+            let lost = rings.into_iter().any(|ring| {
+                let ring = ring.lock();
+                ring.as_ref().is_some_and(|ring| ring.queue.memory().is_lost())
+            });
+            if lost {
+                port.stop(RingFault::MemoryLost);
+            }
+        }
+    }
+
     fn take_up_changes(&mut self) {
+        if guard::lost_so_far() != self.seen_lost {
+            self.stop_lost();
+        }
         let table = self.shared.newer_table(&mut self.seen_table);
         let rings = self.shared.rings_changed_since(&mut self.seen_rings);
         if let Some(published) = table {
@@ -383,7 +413,9 @@ impl Worker {
         }
         batch.clear();
         popped.complete();
-        ring.notify();
+        if let Err(fault) = ring.notify() {
+            port.stop(fault);
+        }
         if let Some(meter) = &mut meters[vf] {
             meter.spend(wire_bytes as u64);
         }
@@ -610,7 +642,9 @@ fn deliver_to<'f>(
         }
     }
     fill.publish();
-    ring.notify();
+    if let Err(fault) = ring.notify() {
+        port.stop(fault);
+    }
 }
 
 /// How a VF's receive ring takes frames.

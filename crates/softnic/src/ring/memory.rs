@@ -20,6 +20,7 @@ use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::RingFault;
+use super::guard::Guarded;
 
 /// Most regions one memory table may have: what vhost-user back ends commonly accept is 8, a VM
 /// with many DIMMs wants more.
@@ -76,6 +77,9 @@ pub enum MemoryError {
         #[source]
         source: std::io::Error,
     },
+    /// The process has as many mappings as it can guard against the loss of their files.
+    #[error("too many memory regions are mapped already; let VMs have fewer, or fewer VFs")]
+    TooMany,
 }
 
 /// One mapped region. `base` is the host address of `guest_addr`.
@@ -86,6 +90,8 @@ struct Mapping {
     base: NonNull<u8>,
     map: NonNull<u8>,
     map_len: usize,
+    /// `None` only while the mapping is made or unmapped.
+    guarded: Option<Guarded>,
     identity: (u64, u64),
     sealed: bool,
 }
@@ -130,7 +136,23 @@ impl Mapping {
         // SAFETY: `mmap_offset - offset` is below `map_len`, so the sum stays inside the mapping.
         let base = unsafe { map.add((mmap_offset - offset) as usize) };
         let identity = (stat.st_dev, stat.st_ino);
-        Ok(Self { guest_addr, size, user_addr, base, map, map_len, identity, sealed })
+        let mut mapping = Self {
+            guest_addr,
+            size,
+            user_addr,
+            base,
+            map,
+            map_len,
+            guarded: None,
+            identity,
+            sealed,
+        };
+        // SAFETY: mapped just now, whole; `drop` gives the guard up before it unmaps.
+        mapping.guarded = unsafe { Guarded::new(map, map_len) };
+        if mapping.guarded.is_none() {
+            return Err(MemoryError::TooMany);
+        }
+        Ok(mapping)
     }
 }
 
@@ -148,6 +170,7 @@ fn map_shared(file: &File, offset: u64, len: usize) -> rustix::io::Result<NonNul
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.guarded = None;
         // SAFETY: exactly the range `mmap` gave, unmapped once; by the module's rule no Window or
         // Segment outlives the GuestMemory that owns this mapping.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_len) };
@@ -199,8 +222,14 @@ impl GuestMemory {
         self.mappings.iter().map(|mapping| mapping.identity).collect()
     }
 
-    /// Whether no region's file can be shrunk any more. If not, whoever owns the file can end this
-    /// process with SIGBUS; a guest cannot, its VMM can.
+    /// Whether the file of a region could not give what was asked of it, and what is mapped in its
+    /// place is empty: it was shrunk, or its file system is full.
+    pub fn is_lost(&self) -> bool {
+        self.mappings.iter().any(|mapping| mapping.guarded.as_ref().is_some_and(Guarded::is_lost))
+    }
+
+    /// Whether no region's file can be shrunk any more. If not, whoever owns the file can make its
+    /// memory vanish; see [`GuestMemory::is_lost`].
     pub fn sealed(&self) -> bool {
         self.mappings.iter().all(|mapping| mapping.sealed)
     }

@@ -16,6 +16,8 @@ pub(crate) mod chain;
 #[cfg(test)]
 mod cut;
 mod gather;
+#[allow(unsafe_code)]
+pub(crate) mod guard;
 mod journal;
 #[allow(unsafe_code)]
 pub(crate) mod memory;
@@ -202,6 +204,12 @@ pub enum RingFault {
         /// Descriptors in the ring.
         size: u16,
     },
+    /// The VM's memory is no longer there.
+    #[error("the VM's memory has vanished: its file was shrunk, or its file system is full")]
+    MemoryLost,
+    /// The descriptor that rings the driver was made blocking by the VMM, and blocks.
+    #[error("the VM's notification descriptor blocks: its VMM has made it so")]
+    BellBlocks,
     /// A packed chain goes on into a descriptor that was not made available.
     #[error("descriptor chain goes on into slot {index}, which is not available")]
     NotAvailable {
