@@ -4,14 +4,23 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use lanekeeper_hw::vf_range;
 use lanekeeper_model::{MAX_VFS, SoftNicName, VfChange, VfIndex, VfSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::cores;
 use crate::uplink::UplinkConfig;
 
+mod wording;
+
 /// Most receive/transmit queue pairs of one VF.
 pub const MAX_QUEUE_PAIRS: usize = 8;
+
+/// Longest time an idle worker may keep polling, in microseconds: a second.
+const MAX_IDLE_SPIN_US: u64 = 1_000_000;
+
+/// Longest path of a UNIX socket, in bytes (unix(7): 108 with the zero at its end).
+const MAX_SOCKET_PATH: usize = 107;
 
 /// Where software NICs keep their sockets and state unless told otherwise, one folder each.
 pub const RUN_ROOT: &str = "/run/lanekeeper/softnic";
@@ -64,57 +73,36 @@ pub enum ConfigError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The text is not what the format allows; the message carries line and column.
+    /// A file is not what the format allows, or a value of it is out of range or contradicts another.
     #[error("{path}: {message}")]
-    Syntax {
+    Content {
         /// File.
         path: PathBuf,
-        /// The parser's message with the line quoted.
+        /// What is wrong, with the line.
         message: String,
     },
-    /// A value is out of range or contradicts another.
-    #[error("{key} = {value}: {reason}")]
+    /// The same of a configuration that is in no file.
+    #[error("{key}: {message}")]
     Value {
-        /// Key in the file.
+        /// Key, as the file would name it: `vfs`, `vf.1.mac`.
         key: String,
-        /// What it says there.
-        value: String,
-        /// What would be right.
-        reason: String,
+        /// Which value it is, and what would be right.
+        message: String,
     },
 }
 
 impl ConfigError {
-    fn value(key: impl Into<String>, value: &dyn ToString, reason: impl Into<String>) -> Self {
-        Self::Value { key: key.into(), value: value.to_string(), reason: reason.into() }
+    fn value(key: &str, value: &dyn std::fmt::Display, reason: &str) -> Self {
+        Self::Value { key: key.to_owned(), message: format!("{value} {reason}") }
+    }
+
+    /// The same error, of a file with this text.
+    fn of_file(self, path: &Path, text: &str) -> Self {
+        let Self::Value { key, .. } = &self else { return self };
+        let message = wording::wrong_value(text, key, &self.to_string());
+        Self::Content { path: path.to_owned(), message }
     }
 }
-
-/// Key names of the file, for the "did you mean" of a misspelt one.
-const KEYS: &[&str] = &[
-    "name",
-    "vfs",
-    "queue_pairs",
-    "uplink",
-    "cpus",
-    "idle_spin_us",
-    "run_dir",
-    "vf",
-    "mac",
-    "vlan",
-    "spoofchk",
-    "addresses",
-    "trust",
-    "link_state",
-    "min_rate",
-    "max_rate",
-    "mtu",
-    "id",
-    "pcp",
-    "protocol",
-    "kind",
-    "interface",
-];
 
 impl Config {
     /// A NIC with this many scrubbed VFs and no uplink.
@@ -134,7 +122,7 @@ impl Config {
     /// Read and check a file.
     ///
     /// # Errors
-    /// [`ConfigError`] with the line, or the key and its value.
+    /// [`ConfigError::Read`] or [`ConfigError::Content`].
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -146,11 +134,11 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        let config: Self = toml::from_str(text).map_err(|error| ConfigError::Content {
             path: path.to_owned(),
-            message: with_nearest_key(&error.to_string()),
+            message: wording::refused(text, &error),
         })?;
-        config.validate()?;
+        config.validate().map_err(|error| error.of_file(path, text))?;
         Ok(config)
     }
 
@@ -159,34 +147,40 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] with the first key that is wrong.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        let wrong = |key, value: &dyn std::fmt::Display, reason| {
+            Err(ConfigError::value(key, value, reason))
+        };
         if !(1..=MAX_VFS).contains(&self.vfs) {
-            return Err(ConfigError::value("vfs", &self.vfs, "use 1 to 64"));
+            return wrong("vfs", &self.vfs, "is out of range; use 1 to 64");
         }
         if !(1..=MAX_QUEUE_PAIRS).contains(&self.queue_pairs) {
-            return Err(ConfigError::value("queue_pairs", &self.queue_pairs, "use 1 to 8"));
+            return wrong("queue_pairs", &self.queue_pairs, "is out of range; use 1 to 8");
+        }
+        if self.cpus.len() > MAX_QUEUE_PAIRS {
+            let count = format!("{} cores", self.cpus.len());
+            return wrong("cpus", &count, "are too many; use at most 8, one for each worker");
         }
         for (position, &cpu) in self.cpus.iter().enumerate() {
             if self.cpus[..position].contains(&cpu) {
-                return Err(ConfigError::value("cpus", &cpu, "names this core twice"));
+                return wrong("cpus", &cpu, "is named twice; a core runs one worker");
             }
             if !cores::usable(cpu) {
                 let reason = "is no core that this process may use; see `nproc --all` and taskset";
-                return Err(ConfigError::value("cpus", &cpu, reason));
+                return wrong("cpus", &cpu, reason);
             }
         }
-        if self.cpus.len() > MAX_QUEUE_PAIRS {
-            return Err(ConfigError::value("cpus", &self.cpus.len(), "use at most 8 workers"));
+        if self.idle_spin_us > MAX_IDLE_SPIN_US {
+            return wrong("idle_spin_us", &self.idle_spin_us, "is out of range; use 0 to 1000000");
         }
-        if self.idle_spin_us > 1_000_000 {
-            return Err(ConfigError::value("idle_spin_us", &self.idle_spin_us, "use 0 to 1000000"));
+        if let Some(dir) = self.run_dir.as_ref().filter(|dir| !dir.is_absolute()) {
+            let reason = "is relative, so it would be another folder for each place that the NIC is \
+                started from; write it from / on";
+            return wrong("run_dir", &format!("'{}'", dir.display()), reason);
         }
         let longest = self.run_dir().join("control.sock");
-        if longest.as_os_str().len() > 107 {
-            return Err(ConfigError::value(
-                "run_dir",
-                &longest.display(),
-                "is too long for a UNIX socket path (107 bytes); use a shorter folder",
-            ));
+        if longest.as_os_str().len() > MAX_SOCKET_PATH {
+            let reason = "is too long for a UNIX socket path (107 bytes); use a shorter folder";
+            return wrong("run_dir", &format!("'{}'", longest.display()), reason);
         }
         self.initial_settings().map(|_| ())
     }
@@ -207,23 +201,24 @@ impl Config {
     /// [`ConfigError::Value`] for a VF that does not exist or settings that contradict themselves.
     pub fn initial_settings(&self) -> Result<Vec<VfSettings>, ConfigError> {
         let mut settings = vec![VfSettings::scrubbed(); self.vfs];
-        for (key, change) in &self.vf {
-            let vf = key
+        for (number, change) in &self.vf {
+            let key = format!("vf.{number}");
+            let vf = number
                 .parse::<u32>()
                 .ok()
                 .and_then(|number| VfIndex::new(number).ok())
                 .filter(|vf| vf.get() < self.vfs)
                 .ok_or_else(|| {
-                    let reason = format!("is not a VF of this NIC; it has 0 to {}", self.vfs - 1);
-                    ConfigError::value("vf", &key, reason)
+                    let reason = format!("is no VF of this NIC; it has {}", vf_range(self.vfs));
+                    ConfigError::value(&key, number, &reason)
                 })?;
-            settings[vf.get()] = initial(change).map_err(|error| {
-                ConfigError::value(format!("vf.{key}"), &"these settings", error.to_string())
-            })?;
+            settings[vf.get()] = initial(change)
+                .map_err(|error| ConfigError::Value { key, message: error.to_string() })?;
         }
         if let Some((mac, first, second)) = duplicate_mac(&settings) {
-            let reason = format!("VF {first} of the same VLAN has it already");
-            return Err(ConfigError::value(format!("vf.{second}.mac"), &mac, reason));
+            let reason =
+                format!("is that of VF {first} already; two VFs of one VLAN cannot share it");
+            return Err(ConfigError::value(&format!("vf.{second}.mac"), &mac, &reason));
         }
         Ok(settings)
     }
@@ -253,37 +248,6 @@ pub(crate) fn duplicate_mac(
     None
 }
 
-fn with_nearest_key(message: &str) -> String {
-    let Some(unknown) = message
-        .split_once("unknown field `")
-        .and_then(|(_, rest)| rest.split_once('`'))
-        .map(|(name, _)| name)
-    else {
-        return message.to_owned();
-    };
-    let nearest = KEYS.iter().min_by_key(|key| edit_distance(unknown, key));
-    match nearest {
-        Some(key) if edit_distance(unknown, key) <= 1 + key.len() / 3 => {
-            format!("{}\ndid you mean `{key}`?", message.trim_end())
-        }
-        _ => message.to_owned(),
-    }
-}
-
-fn edit_distance(left: &str, right: &str) -> usize {
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.bytes().enumerate() {
-            let substituted = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,27 +274,106 @@ mod tests {
         assert_eq!(settings[0], VfSettings::scrubbed());
     }
 
-    #[test]
-    fn a_misspelt_key_is_an_error_with_its_line_and_the_nearest_name() {
-        let error = parse("name = \"nic0\"\nvfs = 2\nqueue_pair = 2\n").expect_err("typo");
-        let text = error.to_string();
-        assert!(text.contains("line 3") && text.contains("did you mean `queue_pairs`"), "{text}");
+    /// What is said of a NIC `nic0` with this further text.
+    fn said(text: &str) -> String {
+        let text = format!("name = \"nic0\"\n{text}");
+        parse(&text).expect_err(&text).to_string()
     }
 
     #[test]
-    fn values_out_of_range_are_named() {
+    fn a_misspelt_key_is_an_error_with_its_line_and_the_nearest_name_known_there() {
+        let text = said("vfs = 2\nqueue_pair = 2\n");
+        assert!(text.starts_with("nic.toml: line 3: unknown key `queue_pair`"), "{text}");
+        assert!(text.contains("did you mean `queue_pairs`?\n    queue_pair = 2"), "{text}");
+        // `mtu` is a key of the file, but not of a packet uplink.
+        let text = said("vfs = 2\n[uplink]\nkind = \"packet\"\nmtus = 2\n");
+        assert!(
+            text.contains("line 5: unknown key `mtus`, here can be `kind`, `interface`\n"),
+            "{text}"
+        );
+        let text = said("vfs = 2\n[uplink]\nkind = \"tap\"\nmtus = 2\n");
+        assert!(text.contains("`kind`, `name`, `mtu`; did you mean `mtu`?"), "{text}");
+    }
+
+    #[test]
+    fn a_vf_written_without_its_dot_is_told_how_to_write_it() {
+        for wrong in ["vf0", "vf_0", "vfs0", "vf12"] {
+            let text = said(&format!("vfs = 2\n[{wrong}]\nmtu = 9000\n"));
+            assert!(text.contains("line 3") && text.contains("as in `[vf.0]`"), "{text}");
+        }
+        let text = said("[vfs.0]\nmtu = 9000\n");
+        assert!(text.contains("line 2") && text.contains("as in `[vf.0]`"), "{text}");
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_named_with_its_line() {
         for (text, wanted) in [
-            ("name = \"nic0\"\nvfs = 65\n", "vfs = 65"),
-            ("name = \"nic0\"\nvfs = 1\nqueue_pairs = 9\n", "queue_pairs = 9"),
-            ("name = \"nic0\"\nvfs = 1\n[vf.1]\n", "vf = 1"),
-            ("name = \"nic0\"\nvfs = 1\n[vf.0]\nspoofchk = true\n", "vf.0"),
-            ("name = \"nic0\"\nvfs = 1\ncpus = [0, 0]\n", "cpus = 0"),
-            ("name = \"nic0\"\nvfs = 1\ncpus = [900]\n", "cpus = 900"),
-            ("name = \"Nic 0\"\nvfs = 1\n", "'Nic 0'"),
+            ("vfs = 65\n", "line 2: vfs: 65 is out of range; use 1 to 64\n    vfs = 65"),
+            ("vfs = 0\n", "line 2: vfs: 0 is"),
+            ("vfs = 1\nqueue_pairs = 9\n", "line 3: queue_pairs: 9 is"),
+            ("vfs = 1\nidle_spin_us = 1000001\n", "line 3: idle_spin_us: 1000001 is"),
+            ("vfs = 1\n[vf.1]\n", "line 3: vf.1: 1 is no VF of this NIC; it has VF 0 only"),
+            ("vfs = 3\n[vf.x]\n", "line 3: vf.x: x is no VF of this NIC; it has VFs 0 to 2"),
+            ("vfs = 1\n\n[vf.0]\nspoofchk = true\n", "line 4: vf.0: spoofchk is on but"),
+            ("vfs = 1\n[vf.0]\nvlan = { pcp = 3 }\n", "line 3: vf.0: PCP 3 needs a VLAN"),
+            ("vfs = 1\ncpus = [0, 0]\n", "line 3: cpus: 0 is named twice"),
+            ("vfs = 1\ncpus = [900]\n", "line 3: cpus: 900 is no core"),
+            ("vfs = 1\ncpus = [1,2,3,4,5,6,7,8,9]\n", "line 3: cpus: 9 cores are too many"),
+            ("vfs = 1\nrun_dir = \"here\"\n", "line 3: run_dir: 'here' is relative"),
         ] {
-            let error = parse(text).expect_err(text).to_string();
+            let error = said(text);
             assert!(error.contains(wanted), "{error}");
         }
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused_in_words_of_the_file() {
+        for (text, wanted) in [
+            ("vfs = \"x\"\n", "expected a whole number"),
+            ("vfs = -1\n", "`-1`, expected a whole number, 0 or more"),
+            ("vfs = 2.5\n", "expected a whole number"),
+            ("vfs = 1\ncpus = 0\n", "expected a list"),
+            ("vfs = 1\ncpus = [\"0\"]\n", "expected a whole number"),
+            ("vfs = 1\nidle_spin_us = -5\n", "expected a whole number"),
+            ("vfs = 1\nrun_dir = 5\n", "expected a path"),
+            ("vfs = 1\nvf = 5\n", "expected a table"),
+            ("vfs = 1\nuplink = \"tap\"\n", "expected a table, as in { kind ="),
+            ("vfs = 1\nvf.0 = 5\n", "expected a table of settings"),
+            ("vfs = 1\n[vf.0]\nvlan = 100\n", "expected a table, as in { id = 100 }"),
+            ("vfs = 1\n[vf.0]\nvlan = { id = -1 }\n", "expected a whole number"),
+            ("vfs = 1\n[vf.0]\nvlan = { id = 5000 }\n", "VLAN 5000 is out of range"),
+            ("vfs = 1\n[vf.0]\nspoofchk = \"on\"\n", "expected true or false"),
+            ("vfs = 1\n[vf.0]\nmax_rate = \"10G\"\n", "expected a whole number"),
+            ("vfs = 1\n[vf.0]\nmac = 5\n", "expected a string"),
+            ("vfs = 1\n[vf.0]\nmtu = \"9k\"\n", "expected a whole number"),
+            (
+                "vfs = 1\n[vf.0]\nlink_state = \"up\"\n",
+                "unknown value `up`, expected one of `auto`",
+            ),
+            ("vfs = 1\n[vf.0]\naddresses = \"10.0.0.2\"\n", "expected a list"),
+            ("vfs = 1\n[vf.0]\naddresses = [\"10.0.0.2/24\"]\n", "without a prefix length"),
+        ] {
+            let error = said(text);
+            let line = 1 + text.lines().count();
+            assert!(error.contains(wanted) && error.contains(&format!("line {line}: ")), "{error}");
+            let leaks = ["usize", "u32", "u64", "struct", "sequence", "boolean", "map", "field"];
+            assert!(!leaks.iter().any(|leak| error.contains(leak)), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(said(""), "nic.toml: `vfs` is missing");
+        let text = said("vfs = 1\n[uplink]\ninterface = \"eth1\"\n");
+        assert!(text.contains("line 3: `kind` is missing"), "{text}");
+        let text = said("vfs = 1\n[uplink]\nkind = \"packet\"\n");
+        assert!(text.contains("line 3") && text.contains("`interface` is missing"), "{text}");
+        assert!(
+            parse("vfs = 1\nname = \"Nic 0\"\n")
+                .expect_err("a name")
+                .to_string()
+                .contains("'Nic 0'")
+        );
     }
 
     #[test]

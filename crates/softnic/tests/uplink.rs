@@ -462,8 +462,9 @@ fn a_tap_name_in_use_or_of_another_kind_is_refused_with_the_reason() {
     };
     let _holder = host.open(&tap("lktap", None), 1).expect("opens");
     assert!(refusal(&tap("lktap", None), 1).contains("in use by another process"));
-    assert!(refusal(&tap("lktap", None), 2).contains("multi_queue"));
-    assert!(refusal(&tap("wire", None), 1).contains("cannot be opened as a TAP"));
+    assert!(refusal(&tap("lktap", None), 2).contains("one queue, but there are 2 workers"));
+    assert!(refusal(&tap("wire", None), 1).contains("is no TAP"));
+    assert!(refusal(&tap("wire", None), 2).contains("kind = \"packet\", interface = \"wire\""));
     assert!(refusal(&packet("wire"), 0).contains("1 to 256"));
     assert!(refusal(&packet("wire"), 257).contains("1 to 256"));
 }

@@ -91,6 +91,12 @@ impl UplinkConfig {
             Self::Packet { interface } => Some(interface),
         }
     }
+
+    /// Keys of the file that belong to this kind of uplink, if there is such a kind.
+    pub(crate) fn keys_of(kind: &str) -> Option<&'static [&'static str]> {
+        let kinds = [Kind::None, Kind::Tap, Kind::Packet];
+        kinds.into_iter().find(|known| known.name() == kind).map(Kind::keys)
+    }
 }
 
 /// The three kinds.
@@ -105,7 +111,7 @@ enum Kind {
 /// The keys as they stand in the file. Flat, so that the parser's errors carry the line of the
 /// wrong key.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, as in { kind = \"tap\", name = \"tap0\" }")]
 struct Keys {
     kind: Kind,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,24 +122,47 @@ struct Keys {
     mtu: Option<Mtu>,
 }
 
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Tap => "tap",
+            Self::Packet => "packet",
+        }
+    }
+
+    /// The keys that belong to it.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::None => &["kind"],
+            Self::Tap => &["kind", "name", "mtu"],
+            Self::Packet => &["kind", "interface"],
+        }
+    }
+}
+
 impl TryFrom<Keys> for UplinkConfig {
-    type Error = &'static str;
-    fn try_from(keys: Keys) -> Result<Self, &'static str> {
-        match keys {
-            Keys { kind: Kind::None, name: None, interface: None, mtu: None } => Ok(Self::None),
-            Keys { kind: Kind::None, .. } => Err("an uplink of kind \"none\" has no other keys"),
-            Keys { kind: Kind::Tap, name: Some(name), interface: None, mtu } => {
-                Ok(Self::Tap { name, mtu })
+    type Error = String;
+    fn try_from(keys: Keys) -> Result<Self, String> {
+        let Keys { kind, name, interface, mtu } = keys;
+        let given =
+            [("name", name.is_some()), ("interface", interface.is_some()), ("mtu", mtu.is_some())];
+        let foreign = given.iter().find(|(key, given)| *given && !kind.keys().contains(key));
+        let of_kind = format!("an uplink of kind \"{}\"", kind.name());
+        match (foreign, kind, name, interface) {
+            (Some((key, _)), ..) => {
+                let keys: Vec<String> = kind.keys().iter().map(|key| format!("`{key}`")).collect();
+                Err(format!("{of_kind} has no `{key}`; its keys: {}", keys.join(", ")))
             }
-            Keys { kind: Kind::Tap, .. } => {
-                Err("an uplink of kind \"tap\" has `name`, perhaps `mtu`, and no other keys")
-            }
-            Keys { kind: Kind::Packet, name: None, interface: Some(interface), mtu: None } => {
-                Ok(Self::Packet { interface })
-            }
-            Keys { kind: Kind::Packet, .. } => {
-                Err("an uplink of kind \"packet\" has `interface` and no other keys")
-            }
+            (None, Kind::None, ..) => Ok(Self::None),
+            (None, Kind::Tap, Some(name), _) => Ok(Self::Tap { name, mtu }),
+            (None, Kind::Packet, _, Some(interface)) => Ok(Self::Packet { interface }),
+            (None, Kind::Tap, None, _) => Err(format!(
+                "`name` is missing: {of_kind} needs the TAP's name, as in name = \"tap0\""
+            )),
+            (None, Kind::Packet, _, None) => Err(format!(
+                "`interface` is missing: {of_kind} needs an interface's name, as in interface = \"eth1\""
+            )),
         }
     }
 }
@@ -186,10 +215,15 @@ mod tests {
     #[test]
     fn a_key_that_does_not_belong_to_the_kind_is_an_error_that_says_what_does() {
         for (text, wanted) in [
-            ("kind = \"none\"\nname = \"x\"\n", "no other keys"),
-            ("kind = \"tap\"\ninterface = \"x\"\n", "`name`"),
-            ("kind = \"packet\"\nname = \"x\"\n", "`interface`"),
-            ("kind = \"packet\"\ninterface = \"x\"\nmtu = 1500\n", "no other keys"),
+            ("kind = \"none\"\nname = \"x\"\n", "no `name`; its keys: `kind`"),
+            (
+                "kind = \"tap\"\ninterface = \"x\"\n",
+                "no `interface`; its keys: `kind`, `name`, `mtu`",
+            ),
+            ("kind = \"tap\"\n", "`name` is missing"),
+            ("kind = \"packet\"\nname = \"x\"\n", "no `name`; its keys: `kind`, `interface`"),
+            ("kind = \"packet\"\n", "`interface` is missing"),
+            ("kind = \"packet\"\ninterface = \"x\"\nmtu = 1500\n", "no `mtu`"),
             ("kind = \"packet\"\ninterfaces = \"x\"\n", "line 2"),
             ("kind = \"bridge\"\n", "bridge"),
             ("interface = \"x\"\n", "kind"),

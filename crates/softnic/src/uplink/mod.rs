@@ -61,16 +61,25 @@ pub enum UplinkError {
         /// The TAP.
         name: InterfaceName,
     },
-    /// The interface cannot be opened as a TAP with so many queues.
+    /// The TAP was made with one queue, but each worker needs its own.
     #[error(
-        "the interface '{name}' exists but cannot be opened as a TAP with {queues} queue(s); \
-         take another name, or make it with `ip tuntap add dev {name} mode tap multi_queue`"
+        "the TAP '{name}' has one queue, but there are {queues} workers; remove it (ip link del \
+         {name}) so that it is made anew, or name one core only in cpus"
     )]
     TapUnfit {
-        /// The interface.
+        /// The TAP.
         name: InterfaceName,
         /// Queues asked for, one a worker.
         queues: usize,
+    },
+    /// There is an interface of that name that is no TAP.
+    #[error(
+        "the interface '{name}' exists and is no TAP; take a name that no interface has, or use the \
+         interface itself: kind = \"packet\", interface = \"{name}\""
+    )]
+    NoTap {
+        /// The interface.
+        name: InterfaceName,
     },
     /// The kernel's TAP device cannot be opened.
     #[error("cannot open {device} (is the kernel module `tun` loaded?): {source}")]
@@ -174,6 +183,17 @@ impl Slot {
     fn ignore(&self) {
         // If it was not listening, it is silent already.
         let _ = epoll::delete(&self.ready, &self.file);
+    }
+}
+
+/// What would keep an uplink from being opened in this network namespace now, as far as that can be
+/// told without opening it: a packet uplink needs its interface to be there.
+pub fn obstacle(config: &UplinkConfig) -> Option<UplinkError> {
+    let UplinkConfig::Packet { interface } = config else { return None };
+    match Interfaces::open().and_then(|interfaces| interfaces.index(interface)) {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(UplinkError::no_interface(interface)),
+        Err(error) => Some(UplinkError::system("look up the interface", interface, error)),
     }
 }
 

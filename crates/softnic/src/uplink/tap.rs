@@ -70,7 +70,13 @@ fn queue(name: &InterfaceName, queues: usize) -> Result<OwnedFd, UplinkError> {
             _ => Err(error),
         })
     };
-    attached.map_err(|error| refused(name, queues, error))?;
+    attached.map_err(|error| match error.raw_os_error() {
+        // A TAP of the other sort is told from what is no TAP by being opened as that sort.
+        Some(libc::EINVAL) if queues > 1 && is_tap_of_one_queue(&attach(tap)) => {
+            UplinkError::TapUnfit { name: name.clone(), queues }
+        }
+        _ => refused(name, queues, error),
+    })?;
     let failed = |source| UplinkError::system("set offloads of", name, source);
     sys::set_tap_header(file.as_fd(), size_of::<NetHeader>()).map_err(failed)?;
     sys::set_tap_offload(file.as_fd(), OFFLOAD | OFFLOAD_UDP)
@@ -79,13 +85,22 @@ fn queue(name: &InterfaceName, queues: usize) -> Result<OwnedFd, UplinkError> {
     Ok(file)
 }
 
+/// Whether attaching as such a TAP's only queue went as it goes with one: it worked, or its queue is
+/// in use.
+fn is_tap_of_one_queue(attached: &io::Result<()>) -> bool {
+    match attached {
+        Ok(()) => true,
+        Err(error) => error.raw_os_error() == Some(libc::EBUSY),
+    }
+}
+
 fn refused(name: &InterfaceName, queues: usize, error: io::Error) -> UplinkError {
     match error.raw_os_error() {
         Some(libc::EBUSY) => UplinkError::TapBusy { name: name.clone() },
         Some(libc::EPERM | libc::EACCES) => {
             UplinkError::Permission { name: name.clone(), needs: "CAP_NET_ADMIN" }
         }
-        Some(libc::EINVAL) => UplinkError::TapUnfit { name: name.clone(), queues },
+        Some(libc::EINVAL) => UplinkError::NoTap { name: name.clone() },
         Some(libc::E2BIG) => UplinkError::Queues(queues),
         _ => UplinkError::system("open the TAP", name, error),
     }
