@@ -4,15 +4,16 @@
 //! software NIC as to any other back end. Requests are bounded in size, connections in number, and
 //! both ends in time: a client that stalls costs one thread for a few seconds, never the NIC.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
+use lanekeeper_hw::{Hardware, HardwareError, PfStatus, vf_range};
 use lanekeeper_model::{PfId, SoftNicName, VfChange, VfCounters, VfIndex, VfStatus};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -109,16 +110,27 @@ pub fn respond(line: &str, pf: &PfId, hardware: &dyn Hardware) -> String {
         Request::Pf => encode(
             hardware
                 .pfs()
-                .map_err(|error| error.to_string())
+                .map_err(|error| reason(&error))
                 .and_then(|mut pfs| pfs.pop().ok_or_else(|| "no PF".to_owned())),
         ),
-        Request::Vf { vf } => encode(hardware.vf(pf, vf).map_err(|error| error.to_string())),
+        Request::Vf { vf } => encode(hardware.vf(pf, vf).map_err(|error| reason(&error))),
         Request::SetVf { vf, change } => {
-            encode(hardware.set_vf(pf, vf, &change).map_err(|error| error.to_string()))
+            encode(hardware.set_vf(pf, vf, &change).map_err(|error| reason(&error)))
         }
         Request::Counters { vf } => {
-            encode(hardware.counters(pf, vf).map_err(|error| error.to_string()))
+            encode(hardware.counters(pf, vf).map_err(|error| reason(&error)))
         }
+    }
+}
+
+/// Why a request was refused, without the PF: the far end knows whom it asked, and says it.
+fn reason(error: &HardwareError) -> String {
+    match error {
+        HardwareError::NoVf { vf, num_vfs, .. } => {
+            format!("there is no VF {vf}; it has {}", vf_range(*num_vfs))
+        }
+        HardwareError::Refused { message, .. } => message.clone(),
+        other => other.to_string(),
     }
 }
 
@@ -136,7 +148,7 @@ fn read_line(reader: &mut impl BufRead) -> std::io::Result<Option<String>> {
         return Ok(None);
     }
     if !line.ends_with('\n') {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "line cut or too long"));
+        return Err(Error::new(ErrorKind::InvalidData, "line cut or too long"));
     }
     Ok(Some(line))
 }
@@ -148,34 +160,37 @@ pub struct Client {
 }
 
 impl Client {
-    /// The NIC whose folder this is.
+    /// The NIC of this name, whose folder this is. Each request asks first whether it is.
     pub fn for_run_dir(name: SoftNicName, run_dir: &Path) -> Self {
-        Self { nics: vec![(name, run_dir.join(SOCKET_NAME))] }
+        Self { nics: vec![(name, run_dir.to_owned())] }
     }
 
-    /// Every NIC with a folder under `root`, by name.
+    /// The NIC whose folder this is, by the name that it says itself.
+    ///
+    /// # Errors
+    /// What keeps it from answering: [`ErrorKind::NotFound`] where none runs,
+    /// [`ErrorKind::ConnectionRefused`] where one was killed, [`ErrorKind::WouldBlock`] where one
+    /// hangs, [`ErrorKind::PermissionDenied`] for who may not ask.
+    pub fn at(run_dir: &Path) -> std::io::Result<Self> {
+        let answer = Connection::open(run_dir)?.ask::<PfStatus>(&Request::Pf)?;
+        match answer.map_err(Error::other)?.pf {
+            PfId::Soft(name) => Ok(Self::for_run_dir(name, run_dir)),
+            other @ PfId::Pci(_) => {
+                let problem = format!("{} answers as {other}", run_dir.display());
+                Err(Error::new(ErrorKind::InvalidData, problem))
+            }
+        }
+    }
+
+    /// Every NIC with a folder under `root`, by the folder's name.
     ///
     /// # Errors
     /// When `root` exists but cannot be read.
     pub fn discover(root: &Path) -> std::io::Result<Self> {
-        let entries = match std::fs::read_dir(root) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self { nics: Vec::new() });
-            }
-            Err(error) => return Err(error),
+        let named = |dir: PathBuf| {
+            Some((dir.file_name()?.to_string_lossy().parse::<SoftNicName>().ok()?, dir))
         };
-        let mut nics = Vec::new();
-        for entry in entries {
-            let entry = entry?;
-            let socket = entry.path().join(SOCKET_NAME);
-            if let (Ok(name), true) = (entry.file_name().to_string_lossy().parse(), socket.exists())
-            {
-                nics.push((name, socket));
-            }
-        }
-        nics.sort();
-        Ok(Self { nics })
+        Ok(Self { nics: folders(root)?.into_iter().filter_map(named).collect() })
     }
 
     /// The NICs this client knows of.
@@ -185,48 +200,98 @@ impl Client {
 
     /// Whether the NIC of this name answers.
     pub fn is_running(&self, name: &SoftNicName) -> bool {
-        self.ask::<PfStatus>(&PfId::Soft(name.clone()), &Request::Pf).is_ok()
+        self.pf(name).is_ok()
+    }
+
+    /// What the PF of this NIC says, without asking any other.
+    ///
+    /// # Errors
+    /// Those of [`Hardware::pfs`].
+    pub fn pf(&self, name: &SoftNicName) -> Result<PfStatus, HardwareError> {
+        self.ask(&PfId::Soft(name.clone()), &Request::Pf)
     }
 
     fn ask<T: DeserializeOwned>(&self, pf: &PfId, request: &Request) -> Result<T, HardwareError> {
-        let socket = match pf {
+        let dir = match pf {
             PfId::Soft(name) => self.nics.iter().find(|(known, _)| known == name),
             PfId::Pci(_) => None,
         };
-        let (_, socket) = socket.ok_or_else(|| HardwareError::NoPf(pf.clone()))?;
-        let failed = |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+        let (_, dir) = dir.ok_or_else(|| HardwareError::NoPf(pf.clone()))?;
+        let failed = |source: Error| match source.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 HardwareError::Deadline { pf: pf.clone(), after: DEADLINE }
             }
             _ => HardwareError::Io { pf: pf.clone(), source },
         };
-        let line = exchange(socket, request).map_err(failed)?;
-        match serde_json::from_str(&line) {
-            Ok(Answer::Ok(value)) => Ok(value),
-            Ok(Answer::Error(message)) => Err(HardwareError::Refused { pf: pf.clone(), message }),
-            Err(error) => Err(failed(std::io::Error::other(error))),
+        let refused = |message| HardwareError::Refused { pf: pf.clone(), message };
+        let mut connection = Connection::open(dir).map_err(failed)?;
+        // A folder's name is no proof: its NIC may have been given another one.
+        let there: PfStatus = connection.ask(&Request::Pf).map_err(failed)?.map_err(refused)?;
+        if there.pf != *pf {
+            let problem = format!("the NIC of {} is {}", dir.display(), there.pf);
+            return Err(failed(Error::new(ErrorKind::InvalidInput, problem)));
+        }
+        connection.ask(request).map_err(failed)?.map_err(refused)
+    }
+}
+
+/// Folders under `root` in which a NIC has its control socket, and those that may not be looked
+/// into, sorted.
+///
+/// # Errors
+/// When `root` exists but cannot be read.
+pub fn folders(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(root) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut folders = Vec::new();
+    for entry in entries {
+        let folder = entry?.path();
+        match std::fs::symlink_metadata(folder.join(SOCKET_NAME)) {
+            Err(error) if error.kind() != ErrorKind::PermissionDenied => {}
+            _ => folders.push(folder),
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// One line to one NIC: what is asked over it is answered by the same process.
+struct Connection(BufReader<UnixStream>);
+
+impl Connection {
+    fn open(run_dir: &Path) -> std::io::Result<Self> {
+        let kind = SocketType::STREAM;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        // It holds for connecting, too: a process that was stopped accepts nobody.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(DEADLINE))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(DEADLINE))?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(run_dir.join(SOCKET_NAME))?)?;
+        Ok(Self(BufReader::new(UnixStream::from(socket))))
+    }
+
+    /// The answer, or the NIC's reason to refuse.
+    fn ask<T: DeserializeOwned>(
+        &mut self,
+        request: &Request,
+    ) -> std::io::Result<Result<T, String>> {
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        self.0.get_mut().write_all(line.as_bytes())?;
+        let line = read_line(&mut self.0)?
+            .ok_or_else(|| Error::new(ErrorKind::UnexpectedEof, "the NIC closed the connection"))?;
+        match serde_json::from_str(&line).map_err(Error::other)? {
+            Answer::Ok(value) => Ok(Ok(value)),
+            Answer::Error(message) => Ok(Err(message)),
         }
     }
 }
 
-fn exchange(socket: &Path, request: &Request) -> std::io::Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(DEADLINE))?;
-    stream.set_write_timeout(Some(DEADLINE))?;
-    let mut line = serde_json::to_string(request)?;
-    line.push('\n');
-    stream.write_all(line.as_bytes())?;
-    read_line(&mut BufReader::new(&stream))?.ok_or_else(|| {
-        std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the NIC closed the connection")
-    })
-}
-
 impl Hardware for Client {
     fn pfs(&self) -> Result<Vec<PfStatus>, HardwareError> {
-        self.nics
-            .iter()
-            .map(|(name, _)| self.ask(&PfId::Soft(name.clone()), &Request::Pf))
-            .collect()
+        self.names().map(|name| self.pf(name)).collect()
     }
 
     fn vf(&self, pf: &PfId, vf: VfIndex) -> Result<VfStatus, HardwareError> {

@@ -2,7 +2,8 @@
 //! that is killed comes back with every VLAN and address it had.
 //!
 //! The configuration file gives a VF its first settings. A later change by request is written here
-//! and wins, until the file itself says something else for that VF: then the file wins again.
+//! and wins, until the file itself says something else for that VF: then the file wins again. Both
+//! are said when the NIC starts. A NIC that is started afresh goes by the file alone.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,12 +22,38 @@ struct Record {
     vfs: Vec<Entry>,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     /// What the configuration file said when `current` was written.
     configured: VfSettings,
     current: VfSettings,
+}
+
+/// Where a VF's settings come from at the start, and which of them the other source has otherwise.
+#[derive(PartialEq, Debug)]
+enum Origin<'e> {
+    /// The configuration file; nothing else was set.
+    File,
+    /// The configuration file, which has changed since something else was set.
+    FileAnew { dropped: Vec<&'static str> },
+    /// The journal.
+    Journal { current: &'e VfSettings, differing: Vec<&'static str> },
+}
+
+impl<'e> Origin<'e> {
+    fn of(entry: Option<&'e Entry>, configured: &VfSettings) -> Self {
+        match entry {
+            Some(Entry { configured: then, current }) if current != then => {
+                if then == configured {
+                    Self::Journal { current, differing: configured.differing(current) }
+                } else {
+                    Self::FileAnew { dropped: then.differing(current) }
+                }
+            }
+            _ => Self::File,
+        }
+    }
 }
 
 /// The file and what it holds.
@@ -37,6 +64,14 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
+    /// Begin a new journal in place of an earlier one, whatever that holds.
+    pub(crate) fn fresh(path: PathBuf, configured: Vec<VfSettings>) -> std::io::Result<Self> {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(Self { path, configured }),
+        }
+    }
+
     /// Open the journal beside the configuration's settings; answers with the settings to begin
     /// with.
     pub(crate) fn open(
@@ -47,9 +82,27 @@ impl Journal {
         let current = configured
             .iter()
             .enumerate()
-            .map(|(index, configured)| match recorded.get(index) {
-                Some(entry) if entry.configured == *configured => entry.current.clone(),
-                _ => configured.clone(),
+            .map(|(vf, configured)| match Origin::of(recorded.get(vf), configured) {
+                Origin::File => configured.clone(),
+                Origin::FileAnew { dropped } => {
+                    let settings = dropped.join(", ");
+                    tracing::info!(
+                        vf,
+                        settings,
+                        "what was set at run time is dropped: the configuration file has changed"
+                    );
+                    configured.clone()
+                }
+                Origin::Journal { current, differing } => {
+                    let settings = differing.join(", ");
+                    tracing::info!(
+                        vf,
+                        settings,
+                        "set at run time and kept, not as in the configuration file; --fresh goes \
+                         by the file"
+                    );
+                    current.clone()
+                }
             })
             .collect();
         Ok((Self { path, configured }, current))
@@ -72,6 +125,12 @@ impl Journal {
         file.write_all(&serde_json::to_vec(&record)?)?;
         file.sync_all()?;
         std::fs::rename(&fresh, &self.path)
+    }
+}
+
+impl std::fmt::Display for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.path.display().fmt(f)
     }
 }
 
@@ -137,6 +196,35 @@ mod tests {
         journal.write(&current).expect("written");
         let (_, again) = Journal::open(path.clone(), vec![settings(9), settings(2)]).expect("read");
         assert_eq!(again, vec![settings(9), current[1].clone()]);
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn what_differs_from_the_file_is_named_whichever_of_the_two_wins() {
+        let mut current = settings(1);
+        current.rate.max = Mbps(7);
+        let entry = Entry { configured: settings(1), current: current.clone() };
+        let differing = vec!["max_rate"];
+        assert_eq!(
+            Origin::of(Some(&entry), &settings(1)),
+            Origin::Journal { current: &current, differing: differing.clone() }
+        );
+        assert_eq!(Origin::of(Some(&entry), &settings(2)), Origin::FileAnew { dropped: differing });
+        let same = Entry { configured: settings(1), current: settings(1) };
+        assert_eq!(Origin::of(Some(&same), &settings(2)), Origin::File);
+        assert_eq!(Origin::of(None, &settings(1)), Origin::File);
+    }
+
+    #[test]
+    fn a_fresh_journal_forgets_even_what_cannot_be_read() {
+        let path = scratch("fresh");
+        std::fs::write(&path, "{\"version\":1,").expect("written");
+        let journal = Journal::fresh(path.clone(), vec![settings(1)]).expect("new");
+        let (_, current) = Journal::open(path.clone(), vec![settings(1)]).expect("none there");
+        assert_eq!(current, [settings(1)]);
+        journal.write(&[settings(2)]).expect("written");
+        let (_, current) = Journal::open(path.clone(), vec![settings(1)]).expect("read");
+        assert_eq!(current, [settings(2)]);
         std::fs::remove_file(path).expect("removed");
     }
 

@@ -143,6 +143,13 @@ pub(crate) struct Shared {
     pub(crate) counters: Vec<WorkerCounters>,
 }
 
+/// What becomes of settings that were changed at run time, when a NIC starts again.
+#[derive(Clone, Copy)]
+enum History {
+    Kept,
+    Dropped,
+}
+
 /// A software NIC that runs in this process. Dropping it stops it.
 pub struct Nic {
     shared: Arc<Shared>,
@@ -151,12 +158,25 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Start a NIC with a thread for each worker.
+    /// Start a NIC with a thread for each worker. Settings that were changed at run time are kept
+    /// where the configuration has not changed since.
     ///
     /// # Errors
     /// [`NicError`]; nothing is left behind.
     pub fn start(config: Config) -> Result<Self, NicError> {
-        let (mut nic, workers) = Self::prepare(config)?;
+        Self::start_with(config, History::Kept)
+    }
+
+    /// The same, but with the settings of the configuration alone.
+    ///
+    /// # Errors
+    /// [`NicError`]; nothing is left behind.
+    pub fn start_fresh(config: Config) -> Result<Self, NicError> {
+        Self::start_with(config, History::Dropped)
+    }
+
+    fn start_with(config: Config, history: History) -> Result<Self, NicError> {
+        let (mut nic, workers) = Self::prepare(config, history)?;
         let cpus = nic.shared.config.cpus.clone();
         for (number, worker) in workers.into_iter().enumerate() {
             let cpu = cpus.get(number).copied();
@@ -171,24 +191,26 @@ impl Nic {
     /// # Errors
     /// As [`Nic::start`]; and [`NicError::Config`] when more than one worker is configured.
     pub fn start_polled(config: Config) -> Result<(Self, Worker), NicError> {
-        let (nic, mut workers) = Self::prepare(config)?;
+        let (nic, mut workers) = Self::prepare(config, History::Kept)?;
         match (workers.pop(), workers.is_empty()) {
             (Some(worker), true) => Ok((nic, worker)),
             _ => Err(NicError::Config(ConfigError::Value {
                 key: "cpus".to_owned(),
-                value: format!("{:?}", nic.shared.config.cpus),
-                reason: "a polled NIC has one worker".to_owned(),
+                message: format!(
+                    "{:?} are several, but a polled NIC has one worker",
+                    nic.shared.config.cpus
+                ),
             })),
         }
     }
 
-    fn prepare(config: Config) -> Result<(Self, Vec<Worker>), NicError> {
+    fn prepare(config: Config, history: History) -> Result<(Self, Vec<Worker>), NicError> {
         config.validate()?;
         let configured = config.initial_settings()?;
         let dir = config.run_dir();
         let was_there = dir.exists();
         let lock = own_folder(&dir, &config)?;
-        let prepared = Self::prepare_in(&dir, lock, config, configured);
+        let prepared = Self::prepare_in(&dir, lock, config, configured, history);
         if prepared.is_err() && !was_there {
             // The error says what matters; an empty folder that stays is in nobody's way.
             let _ = std::fs::remove_dir_all(&dir);
@@ -201,12 +223,18 @@ impl Nic {
         lock: File,
         config: Config,
         configured: Vec<VfSettings>,
+        history: History,
     ) -> Result<(Self, Vec<Worker>), NicError> {
         let workers = config.cpus.len().max(1);
         let (uplink, queues) = Uplink::open(&config.uplink, workers)?;
         let journal_path = dir.join("settings.json");
-        let (journal, settings) = Journal::open(journal_path.clone(), configured)
-            .map_err(io(format!("read {}", journal_path.display())))?;
+        let opened = match history {
+            History::Kept => Journal::open(journal_path.clone(), configured),
+            History::Dropped => Journal::fresh(journal_path.clone(), configured.clone())
+                .map(|journal| (journal, configured)),
+        };
+        let (journal, settings) =
+            opened.map_err(io(format!("take up {}", journal_path.display())))?;
         let resume_path = dir.join("rings");
         let resume = ResumeFile::open(&resume_path, config.vfs)
             .map_err(io(format!("map {}", resume_path.display())))?;
@@ -219,8 +247,7 @@ impl Nic {
         };
         let published = Arc::new(sources.publish().map_err(|duplicate| ConfigError::Value {
             key: format!("vf.{}.mac", duplicate.vf),
-            value: duplicate.mac.to_string(),
-            reason: format!("VF {} of the same VLAN has it already", duplicate.holder),
+            message: format!("{} is that of VF {} already", duplicate.mac, duplicate.holder),
         })?);
         let (news, heard) = sync_channel(LEARN_QUEUE);
         let shared = Arc::new(Shared {
@@ -721,7 +748,10 @@ impl Hardware for Shared {
         published?;
         // Journal, then touch.
         let written = state.journal.write(&sources.settings);
-        written.map_err(|source| HardwareError::Io { pf: pf.clone(), source })?;
+        written.map_err(|error| HardwareError::Refused {
+            pf: pf.clone(),
+            message: format!("it cannot write the change down ({}): {error}", state.journal),
+        })?;
         // It was compiled a moment ago, under this lock.
         let _ = self.publish(&mut state, sources);
         Ok(self.status(&state, vf))
