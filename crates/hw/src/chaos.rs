@@ -272,3 +272,117 @@ impl<H: SriovHardware> SriovHardware for Chaos<H> {
         self.pf_step(pf, &doing, |inner| inner.set_roce(pf, setting))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::fake::{Fake, FakePf, Personality, Write};
+
+    const EIO: i32 = 5;
+
+    fn host() -> (Fake, PfAddr) {
+        let fake = Fake::new();
+        let pf = fake.add_pf(FakePf::new(Personality::I40e));
+        (fake, pf)
+    }
+
+    /// Five steps, three of them writes.
+    fn program(hardware: &impl SriovHardware) -> Result<u16, HardwareError> {
+        let pf = hardware.list()?[0];
+        hardware.write_autoprobe(pf, false)?;
+        hardware.write_num_vfs(pf, 2)?;
+        hardware.write_autoprobe(pf, true)?;
+        hardware.read(pf).map(|reading| reading.num_vfs)
+    }
+
+    const WRITES_BEFORE: [usize; 5] = [0, 0, 1, 2, 3];
+    const IS_WRITE: [bool; 5] = [false, true, true, true, false];
+
+    #[test]
+    fn without_faults_steps_are_counted_and_nothing_else() {
+        let chaos = Chaos::calm(host().0);
+        assert_eq!(program(&chaos).expect("nothing goes wrong"), 2);
+        assert_eq!(chaos.steps(), 5);
+    }
+
+    #[test]
+    fn a_refused_step_is_not_done_and_the_program_hears_of_it() {
+        for k in 0..5 {
+            let chaos = Chaos::at(host().0, k, Fault::Refuse(EIO));
+            let error = program(&chaos).expect_err("refused");
+            let source = match error {
+                HardwareError::Kernel { source, .. } | HardwareError::Host { source, .. } => source,
+                other => panic!("{other}"),
+            };
+            assert_eq!(source.raw_os_error(), Some(EIO));
+            assert_eq!(chaos.inner().writes().len(), WRITES_BEFORE[k as usize]);
+            assert_eq!(chaos.steps(), k + 1);
+        }
+    }
+
+    #[test]
+    fn death_before_a_step_leaves_it_undone_and_death_after_it_done() {
+        for k in 0..5 {
+            for (fault, done) in [(Fault::DieBefore, false), (Fault::DieAfter, true)] {
+                let (fake, _) = host();
+                let chaos = Chaos::at(fake.clone(), k, fault);
+                let death = survive(|| program(&chaos)).expect_err("it dies");
+                assert_eq!(death, Death { step: k });
+                let k = k as usize;
+                let writes = WRITES_BEFORE[k] + usize::from(done && IS_WRITE[k]);
+                assert_eq!(fake.writes().len(), writes);
+            }
+        }
+    }
+
+    #[test]
+    fn the_dead_do_nothing_more() {
+        let (fake, pf) = host();
+        let chaos = Chaos::at(fake.clone(), 0, Fault::DieBefore);
+        survive(|| chaos.list()).expect_err("it dies");
+        survive(|| chaos.write_num_vfs(pf, 1)).expect_err("it is dead");
+        assert_eq!((fake.writes(), chaos.steps()), (vec![], 1));
+    }
+
+    #[test]
+    fn another_panic_is_no_death() {
+        let panic = catch_unwind(|| survive(|| panic!("a fault of the program")));
+        assert!(!is_death(&*panic.expect_err("it goes on")));
+    }
+
+    #[test]
+    fn what_survives_keeps_its_value() {
+        assert_eq!(survive(|| 7), Ok(7));
+    }
+
+    #[test]
+    fn a_late_step_is_done_in_the_end() {
+        let (fake, pf) = host();
+        let late = Duration::from_millis(30);
+        let chaos = Chaos::at(fake.clone(), 0, Fault::Delay(late));
+        let begun = Instant::now();
+        chaos.write_num_vfs(pf, 2).expect("late");
+        assert!(begun.elapsed() >= late);
+        assert_eq!(fake.writes(), [Write::NumVfs(pf, 2)]);
+    }
+
+    #[test]
+    fn a_step_that_hangs_goes_on_when_it_is_released_and_others_do_not_wait() {
+        let (fake, pf) = host();
+        let chaos = Chaos::at(fake.clone(), 0, Fault::Hang);
+        let write = thread::spawn({
+            let chaos = chaos.clone();
+            move || chaos.write_num_vfs(pf, 2)
+        });
+        while chaos.hanging() == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(chaos.read(pf).expect("another step").num_vfs, 0);
+        chaos.release();
+        write.join().expect("no panic").expect("done");
+        assert_eq!((chaos.hanging(), fake.num_vfs_writes(pf)), (0, 1));
+    }
+}

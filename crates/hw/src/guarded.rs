@@ -316,3 +316,6 @@ impl<H: SriovHardware + 'static> SriovHardware for Guarded<H> {
         self.pf(pf, self.deadlines.write, move |inner| inner.set_roce(pf, &setting))
     }
 }
+
+#[cfg(test)]
+mod tests;
