@@ -14,7 +14,7 @@ use crate::inventory::VfAttributes;
 pub struct VfMessage {
     /// `IFLA_VF_MAC`.
     pub mac: Option<MacAddr>,
-    /// `IFLA_VF_VLAN_LIST`; VLAN 0 takes the tag away.
+    /// `IFLA_VF_VLAN`, or for 802.1ad `IFLA_VF_VLAN_LIST`; VLAN 0 takes the tag away.
     pub vlan: Option<VlanTag>,
     /// `IFLA_VF_RATE`: both rates, because the message has no way to leave one as it is
     /// (LP#1962844).

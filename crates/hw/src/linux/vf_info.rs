@@ -41,10 +41,17 @@ pub(crate) fn write(vf: VfIndex, message: &VfMessage, into: &mut Builder) {
         room[..6].copy_from_slice(&mac.0);
         into.bytes(MAC, &[&vf.to_ne_bytes()[..], &room].concat());
     }
-    if let Some(tag) = message.vlan {
-        into.unmarked_nest(VLAN_LIST, |list| {
-            list.bytes(VLAN_INFO, &vlan_info(vf, tag));
-        });
+    match message.vlan {
+        // The old attribute stands for the customer's tag; the list says which tag it is.
+        Some(VlanTag { id, pcp, protocol: VlanProtocol::Dot1Q }) => {
+            into.bytes(VLAN, &words(&[vf, id.into(), pcp.into()]));
+        }
+        Some(tag) => {
+            into.unmarked_nest(VLAN_LIST, |list| {
+                list.bytes(VLAN_INFO, &vlan_info(vf, tag));
+            });
+        }
+        None => {}
     }
     if let Some(RateLimits { min, max }) = message.rate {
         into.bytes(RATE, &words(&[vf, min.0, max.0]));
