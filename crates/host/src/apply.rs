@@ -1,0 +1,525 @@
+//! Carrying a plan out: all or nothing. What the PFs were is in the ledger before the first write;
+//! if a step fails, or the program dies, or nobody confirms in time, that is where the way back
+//! leads, whatever was reached.
+
+use std::time::{Duration, SystemTime};
+
+use lanekeeper_hw::SriovHardware;
+use lanekeeper_hw::inventory::{PfReading, VfReading};
+use lanekeeper_hw::message::VfMessage;
+use lanekeeper_model::{LinkState, Mtu, RoceSetting, VfIndex};
+use serde::Serialize;
+
+use crate::drivers;
+use crate::error::HostError;
+use crate::ledger::{Intent, Ledger, Life, PfRecord, PfTarget, Unconfirmed, VfRecord};
+use crate::owner::{Owner, Session, read_back};
+use crate::plan::{self, PfPlan, Plan, PlanStep, Step, Steps};
+use crate::snapshot::{PfSnapshot, VfSnapshot};
+
+/// How often a PF is brought nearer to its target before it is given up: a driver that changes one
+/// thing with another (mlx5's trust with its DSCP map) needs a second look.
+const PASSES: usize = 4;
+
+/// What an apply did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Applied {
+    /// PFs that were changed, by our names.
+    pub pfs: Vec<String>,
+    /// Steps that were carried out.
+    pub steps: usize,
+    /// When it is rolled back unless [`Owner::confirm`] comes first.
+    pub until: Option<SystemTime>,
+    /// What the reader should know.
+    pub notes: Vec<String>,
+}
+
+impl Owner {
+    /// Carry out a plan. With `confirm_within`, it is rolled back by [`Owner::recover`] (or by
+    /// whoever works on the PF next) unless [`Owner::confirm`] comes in time.
+    ///
+    /// # Errors
+    /// [`HostError::Refused`] and [`HostError::Stale`] before anything is written;
+    /// [`HostError::Reverted`] if a step failed and all is as before; [`HostError::HalfWay`] if
+    /// the way back failed too.
+    pub fn apply(
+        &self,
+        plan: &Plan,
+        confirm_within: Option<Duration>,
+    ) -> Result<Applied, HostError> {
+        let blockers = plan.blockers();
+        if !blockers.is_empty() {
+            return Err(HostError::Refused(blockers));
+        }
+        let mut applied = Applied::default();
+        let mut work: Vec<(&PfPlan, Session)> = Vec::new();
+        // In one order for everybody, so that two applies never wait for each other.
+        let mut todo: Vec<&PfPlan> =
+            plan.pfs.iter().filter(|pf| !pf.settled || !pf.steps.is_empty()).collect();
+        todo.sort_by_key(|pf| Ledger::key_for(&pf.identity));
+        for pf in todo {
+            work.push((pf, self.session_for(pf)?));
+        }
+        for (pf, session) in &mut work {
+            session.check_still(pf)?;
+        }
+        let until = confirm_within.map(|time| self.now() + time);
+        for at in 0..work.len() {
+            let (pf, session) = &mut work[at];
+            if let Err(failed) = session.carry_out(pf, until, &mut applied) {
+                return Err(roll_back(&mut work[..=at], failed));
+            }
+        }
+        for (pf, session) in &mut work {
+            session.record.intent = None;
+            session.save()?;
+            applied.pfs.push(pf.name.clone());
+            if !pf.steps.is_empty() {
+                applied.until = until;
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Keep what was applied: nothing is rolled back any more. The names of the PFs that waited.
+    ///
+    /// # Errors
+    /// [`HostError::Ledger`], and those of the roll-back of an apply whose time has passed.
+    pub fn confirm(&self) -> Result<Vec<String>, HostError> {
+        let mut confirmed = Vec::new();
+        for key in self.ledger.keys()? {
+            if self.ledger.read(&key)?.unconfirmed.is_none() {
+                continue;
+            }
+            let mut session = self.session(&key)?;
+            if session.record.unconfirmed.take().is_some() {
+                session.save()?;
+                confirmed.push(session.name().to_owned());
+            }
+        }
+        Ok(confirmed)
+    }
+
+    /// Give a PF back: everything is set as it was before we first touched it, and the ledger
+    /// forgets it.
+    ///
+    /// # Errors
+    /// [`HostError::Refused`] while a VF is owned; [`HostError::Unknown`]; those of the way back.
+    pub fn give_back(&self, pf: &str) -> Result<(), HostError> {
+        let mut session = self.session(&self.key_of(pf)?)?;
+        if !session.record.claims.is_empty() {
+            let owned = session.record.claims.iter();
+            let owned = owned.map(|(id, claim)| (claim.vf, id.clone())).collect();
+            let change = "giving it back".to_owned();
+            let pf = pf.to_owned();
+            return Err(HostError::Refused(vec![plan::Finding::VfsOwned { pf, change, owned }]));
+        }
+        let Some(original) = session.record.original.clone() else { return Ok(()) };
+        session.record.intent = Some(Intent::Apply { before: original.clone() });
+        session.record.target = None;
+        session.record.vfs.clear();
+        session.record.unconfirmed = None;
+        session.save()?;
+        session.restore(&original)?;
+        session.record.intent = None;
+        session.record.original = None;
+        session.save()
+    }
+
+    /// The file of the PF that has this name.
+    pub(crate) fn key_of(&self, pf: &str) -> Result<String, HostError> {
+        let mut known = Vec::new();
+        let mut damaged = None;
+        for (key, record) in self.ledger.read_all()? {
+            match record {
+                Ok(record) if record.name == pf => return Ok(key),
+                Ok(record) => known.push(record.name),
+                Err(error) => damaged = Some(error),
+            }
+        }
+        if let Some(error) = damaged {
+            return Err(error.into());
+        }
+        let nearest = crate::file::nearest(pf, known.iter().map(String::as_str));
+        let nearest = nearest.map(str::to_owned);
+        Err(HostError::Unknown { kind: "pf", name: pf.to_owned(), nearest })
+    }
+
+    /// The session of a planned PF; its record is made if it has none.
+    fn session_for(&self, pf: &PfPlan) -> Result<Session<'_>, HostError> {
+        for (key, record) in self.ledger.read_all()? {
+            if record?.identity.is(&pf.identity) {
+                return self.session(&key);
+            }
+        }
+        let locked = self.ledger.lock(&Ledger::key_for(&pf.identity), self.lock_until())?;
+        if locked.load()?.is_some() {
+            return self.locked_session(locked);
+        }
+        let record = PfRecord::new(pf.identity.clone(), &pf.name, pf.address);
+        let addr = self.locate(&record)?.addr;
+        Ok(Session { owner: self, locked, record, addr })
+    }
+}
+
+/// A step that failed, and why.
+struct Failed {
+    doing: String,
+    source: Box<HostError>,
+}
+
+/// Lead every PF that was touched back, the last one first.
+fn roll_back(work: &mut [(&PfPlan, Session)], failed: Failed) -> HostError {
+    let pf = work.last().map(|(pf, _)| pf.name.clone()).unwrap_or_default();
+    let Failed { doing, source } = failed;
+    let mut way_back = Ok(());
+    for (_, session) in work.iter_mut().rev() {
+        way_back = way_back.and(session.undo_apply());
+    }
+    match way_back {
+        Ok(()) => HostError::Reverted { pf, doing, source },
+        Err(error) => HostError::HalfWay { pf, doing, source, way_back: Box::new(error) },
+    }
+}
+
+impl Session<'_> {
+    /// Carry out what is planned for this PF alone.
+    pub(crate) fn apply_alone(&mut self, planned: &PfPlan) -> Result<Applied, HostError> {
+        let mut applied = Applied::default();
+        if let Err(Failed { doing, source }) = self.carry_out(planned, None, &mut applied) {
+            let pf = planned.name.clone();
+            return Err(match self.undo_apply() {
+                Ok(()) => HostError::Reverted { pf, doing, source },
+                Err(error) => HostError::HalfWay { pf, doing, source, way_back: Box::new(error) },
+            });
+        }
+        self.record.intent = None;
+        self.save()?;
+        Ok(applied)
+    }
+
+    /// The plan holds for what is there now.
+    fn check_still(&self, planned: &PfPlan) -> Result<(), HostError> {
+        let stale = |what: &str| HostError::Stale { pf: planned.name.clone(), what: what.into() };
+        let pf = self.read()?;
+        let (findings, steps) = plan::pf_steps(&planned.name, &planned.target, &pf, &self.record);
+        let blockers: Vec<_> = findings.into_iter().filter(plan::Finding::blocks).collect();
+        if !blockers.is_empty() {
+            return Err(HostError::Refused(blockers));
+        }
+        if steps == planned.steps { Ok(()) } else { Err(stale("its state changed")) }
+    }
+
+    fn carry_out(
+        &mut self,
+        planned: &PfPlan,
+        until: Option<SystemTime>,
+        applied: &mut Applied,
+    ) -> Result<(), Failed> {
+        let failed = |doing: &str| {
+            let doing = doing.to_owned();
+            move |source| Failed { doing, source: Box::new(source) }
+        };
+        let pf = self.read().map_err(failed("read it"))?;
+        let before = PfSnapshot::of(&pf, &self.record);
+        let (old_target, old_vfs) = (self.record.target.clone(), self.record.vfs.clone());
+        if !planned.steps.is_empty() {
+            self.record.original.get_or_insert_with(|| before.clone());
+            self.record.intent = Some(Intent::Apply { before: before.clone() });
+            self.save().map_err(failed("write the ledger"))?;
+        }
+        for step in &planned.steps {
+            self.step(step, applied)?;
+        }
+        let pf = self.converge(planned, applied)?;
+        self.adopt(&pf, &planned.target, applied);
+        self.record.name.clone_from(&planned.name);
+        self.record.target = Some(planned.target.clone());
+        if let Some(until) = until
+            && !planned.steps.is_empty()
+        {
+            let (target, vfs) = (old_target, old_vfs);
+            self.record.unconfirmed = Some(Unconfirmed { until, before, target, vfs });
+        }
+        Ok(())
+    }
+
+    /// Look again: what one step changed beside its own is put right, and what does not stay as it
+    /// was set is an error.
+    fn converge(&mut self, planned: &PfPlan, applied: &mut Applied) -> Result<PfReading, Failed> {
+        let look = |source| Failed { doing: "read it back".to_owned(), source: Box::new(source) };
+        for _ in 0..PASSES {
+            let pf = self.read().map_err(look)?;
+            let (_, steps) = plan::pf_steps(&planned.name, &planned.target, &pf, &self.record);
+            let Some(first) = steps.first() else { return Ok(pf) };
+            tracing::debug!(pf = planned.name, step = %first.step, "not yet as wanted");
+            for step in &steps {
+                self.step(step, applied)?;
+            }
+        }
+        let pf = self.read().map_err(look)?;
+        let (_, steps) = plan::pf_steps(&planned.name, &planned.target, &pf, &self.record);
+        match steps.first() {
+            None => Ok(pf),
+            Some(step) => Err(Failed {
+                doing: step.step.to_string(),
+                source: Box::new(read_back(self.addr, "it", &step.step, &"as before")),
+            }),
+        }
+    }
+
+    /// VFs become the ledger's.
+    fn adopt(&mut self, pf: &PfReading, target: &PfTarget, applied: &mut Applied) {
+        self.record.vfs.retain(|vf, _| vf.get() < usize::from(target.vfs));
+        for vf in &pf.vfs {
+            let known = self.record.vfs.get(&vf.vf);
+            if known.is_some_and(|known| known.life != Life::Absent) {
+                continue;
+            }
+            let mut record =
+                VfRecord { parked_mac: known.and_then(|vf| vf.parked_mac), ..VfRecord::free() };
+            if let Some(holder) = &vf.holder {
+                let (pid, command) = (holder.pid, &holder.command);
+                let reason = format!("{command} (pid {pid}) held it when it was taken over");
+                applied.notes.push(format!("VF {} is quarantined: {reason}", vf.vf));
+                record.life = Life::Quarantined { reason };
+            }
+            self.record.vfs.insert(vf.vf, record);
+        }
+    }
+
+    fn step(&mut self, step: &PlanStep, applied: &mut Applied) -> Result<(), Failed> {
+        let done = self.do_step(&step.step, applied);
+        done.map_err(|source| Failed { doing: step.step.to_string(), source: Box::new(source) })?;
+        applied.steps += 1;
+        Ok(())
+    }
+
+    fn do_step(&mut self, step: &Step, applied: &mut Applied) -> Result<(), HostError> {
+        let write =
+            |write: &dyn Fn(&dyn SriovHardware) -> Result<(), lanekeeper_hw::HardwareError>| {
+                self.owner.patiently(write).map_err(HostError::from)
+            };
+        let pf = self.addr;
+        match step {
+            Step::Up(up) => write(&|hw| hw.set_up(pf, *up)),
+            Step::Mtu(mtu) => write(&|hw| hw.set_roce(pf, &RoceSetting::Mtu(*mtu))),
+            Step::Autoprobe(on) => write(&|hw| hw.write_autoprobe(pf, *on)),
+            Step::Eswitch(mode) => write(&|hw| hw.set_eswitch(pf, *mode)),
+            Step::NumVfs(count) => {
+                self.nobody_holds()?;
+                write(&|hw| hw.write_num_vfs(pf, *count))
+            }
+            Step::Roce(setting) => write(&|hw| hw.set_roce(pf, setting)),
+            Step::Await(count) => self.wait_for_vfs(*count).map(|_| ()),
+            Step::UnbindVfs => self.unbind_vfs(),
+            Step::OpenLinks => self.open_links(),
+            Step::Scrub(vfs) => self.scrub_step(vfs, applied),
+            Step::Settle(vfs) => self.settle_step(vfs),
+        }
+    }
+
+    /// Removing a VF that a process holds would hang, with the PF's lock held (spdk#3205).
+    fn nobody_holds(&self) -> Result<(), HostError> {
+        let pf = self.read()?;
+        let held = pf.vfs.iter().find_map(|vf| Some((vf, vf.holder.as_ref()?)));
+        let Some((vf, holder)) = held else { return Ok(()) };
+        let (pid, command) = (holder.pid, holder.command.clone());
+        Err(HostError::HeldByStranger { address: vf.addr, pid, command })
+    }
+
+    fn unbind_vfs(&self) -> Result<(), HostError> {
+        let pf = self.read()?;
+        pf.vfs.iter().try_for_each(|vf| self.unbind(vf))
+    }
+
+    /// In switchdev mode a VF's link is its representor's to open; what legacy mode closed stays
+    /// closed there and cannot be opened.
+    fn open_links(&self) -> Result<(), HostError> {
+        for vf in self.read()?.vfs {
+            let state = vf.attributes.and_then(|attributes| attributes.link_state);
+            if state.is_some_and(|state| state != LinkState::Auto) {
+                let link_state = Some(LinkState::Auto);
+                let message = VfMessage { link_state, ..VfMessage::default() };
+                self.owner.patiently(|hw| hw.send_vf(self.addr, vf.vf, &message))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One reading, one message a VF.
+    fn scrub_step(&mut self, vfs: &[VfIndex], applied: &mut Applied) -> Result<(), HostError> {
+        let pf = self.read()?;
+        for vf in pf.vfs.iter().filter(|vf| vfs.contains(&vf.vf)) {
+            self.record
+                .vfs
+                .entry(vf.vf)
+                .or_insert_with(|| VfRecord { life: Life::Absent, ..VfRecord::free() });
+            match self.scrub_attributes(&pf, vf)? {
+                Ok(notes) => applied.notes.extend(notes),
+                Err(reason) => {
+                    applied.notes.push(format!("VF {} is quarantined: {reason}", vf.vf));
+                    self.record.vfs.insert(
+                        vf.vf,
+                        VfRecord { life: Life::Quarantined { reason }, ..VfRecord::free() },
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_step(&self, vfs: &[VfIndex]) -> Result<(), HostError> {
+        let pf = self.read()?;
+        pf.vfs.iter().filter(|vf| vfs.contains(&vf.vf)).try_for_each(|vf| self.settle(vf))
+    }
+
+    /// Bring a VF's attributes to what its owner asked for, in one message; a MAC with no driver
+    /// bound, so that the driver takes it up.
+    pub(crate) fn settle(&self, vf: &VfReading) -> Result<(), HostError> {
+        let Some((_, claim)) = self.record.owner_of(vf.vf) else { return Ok(()) };
+        let message = crate::claim::drift(vf, claim);
+        if message.is_empty() {
+            return Ok(());
+        }
+        let rebind = vf.driver.as_ref().filter(|_| message.mac.is_some());
+        if rebind.is_some() {
+            self.unbind(vf)?;
+        }
+        self.owner.patiently(|hw| hw.send_vf(self.addr, vf.vf, &message))?;
+        if let Some(driver) = rebind {
+            self.bind(vf.vf, driver)?;
+        }
+        Ok(())
+    }
+
+    /// Undo an apply that was cut short or failed.
+    pub(crate) fn undo_apply(&mut self) -> Result<(), HostError> {
+        // What this run changed in memory was never in the ledger.
+        if let Some(record) = self.locked.load()? {
+            self.record = record;
+        }
+        let Some(Intent::Apply { before }) = self.record.intent.clone() else { return Ok(()) };
+        self.restore(&before)?;
+        self.record.intent = None;
+        let vfs = self.record.target.as_ref().map_or(0, |target| usize::from(target.vfs));
+        self.record.vfs.retain(|vf, record| vf.get() < vfs || record.life != Life::Absent);
+        if self.record.target.is_none() {
+            self.record.original = None;
+        }
+        self.save()
+    }
+
+    /// Roll an apply back that nobody confirmed.
+    pub(crate) fn undo_unconfirmed(&mut self) -> Result<(), HostError> {
+        let Some(waiting) = self.record.unconfirmed.clone() else { return Ok(()) };
+        self.record.intent = Some(Intent::Apply { before: waiting.before.clone() });
+        self.save()?;
+        self.restore(&waiting.before)?;
+        self.record.intent = None;
+        self.record.unconfirmed = None;
+        self.record.target = waiting.target;
+        let owned: Vec<VfIndex> = self.record.claims.values().map(|claim| claim.vf).collect();
+        let mut vfs = waiting.vfs;
+        for (vf, record) in &self.record.vfs {
+            let freed = vfs.contains_key(vf) && !owned.contains(vf);
+            if freed || owned.contains(vf) {
+                vfs.insert(*vf, record.clone());
+            }
+        }
+        self.record.vfs = vfs;
+        if self.record.target.is_none() {
+            self.record.original = None;
+        }
+        self.save()
+    }
+
+    /// Lead the PF to where it was, from wherever it is, and look whether it is there.
+    pub(crate) fn restore(&mut self, before: &PfSnapshot) -> Result<(), HostError> {
+        let mut notes = Applied::default();
+        let mut trouble = None;
+        for _ in 0..PASSES {
+            let pf = self.read()?;
+            if before.difference(&pf, &self.record).is_none() {
+                return Ok(());
+            }
+            for step in self.steps_back(before, &pf) {
+                // As much as can be is brought back, whatever else cannot.
+                if let Err(Failed { source, .. }) = self.step(&step, &mut notes) {
+                    trouble = Some(*source);
+                }
+            }
+            let pf = self.read()?;
+            for (vf, was) in &before.vfs {
+                let theirs = self.record.owner_of(*vf).map(|(id, _)| id) != was.claim.as_ref();
+                if theirs || pf.vf(*vf).is_none() {
+                    continue;
+                }
+                if let Err(error) = self.restore_vf(*vf, was) {
+                    trouble = Some(error);
+                }
+            }
+        }
+        let pf = self.read()?;
+        match (before.difference(&pf, &self.record), trouble) {
+            (None, _) => Ok(()),
+            (Some(_), Some(error)) => Err(error),
+            (Some(what), None) => Err(read_back(self.addr, "it", &"as before", &what)),
+        }
+    }
+
+    /// Steps towards a snapshot, in the driver's order.
+    fn steps_back(&self, before: &PfSnapshot, pf: &PfReading) -> Vec<PlanStep> {
+        let mut steps = Steps::new(self.name());
+        let driver = drivers::of(pf);
+        let why = "the way back";
+        let is_up = pf.netdev.as_ref().is_some_and(|netdev| netdev.up);
+        let remakes = pf.num_vfs != before.num_vfs && before.num_vfs > 0;
+        if remakes && driver.up_first.is_some() && !is_up {
+            steps.push(Step::Up(true), why, None);
+        }
+        steps.mtu(before.mtu.and_then(|mtu| Mtu::new(mtu).ok()), pf);
+        if pf.autoprobe != before.autoprobe {
+            steps.push(Step::Autoprobe(before.autoprobe), why, None);
+        }
+        let mode = before.eswitch.filter(|mode| pf.eswitch != Some(*mode));
+        steps.vfs_and_mode(before.num_vfs, mode, pf, driver);
+        steps.roce(&before.roce, pf);
+        let ends_up = is_up || (remakes && driver.up_first.is_some());
+        if before.up.is_some_and(|up| up != ends_up) {
+            steps.push(Step::Up(!ends_up), why, None);
+        }
+        steps.steps
+    }
+
+    fn restore_vf(&self, vf: VfIndex, was: &VfSnapshot) -> Result<(), HostError> {
+        let (_, now) = self.read_vf(vf)?;
+        let message = match (&was.attributes, &now.attributes) {
+            (Some(was), Some(now)) => VfMessage::back_to(was, now),
+            _ => VfMessage::default(),
+        };
+        if !message.is_empty() {
+            if message.mac.is_some() {
+                self.unbind(&now)?;
+            }
+            self.owner.patiently(|hw| hw.send_vf(self.addr, vf, &message))?;
+        }
+        let (_, now) = self.read_vf(vf)?;
+        match &was.driver {
+            Some(driver) if now.driver.as_ref() != Some(driver) => {
+                self.bind(vf, driver)?;
+            }
+            None => self.unbind(&now)?,
+            Some(_) => {}
+        }
+        let (_, now) = self.read_vf(vf)?;
+        self.set_override(&now, was.driver_override.as_deref())?;
+        if let (Some(mtu), Some(netdev)) = (was.mtu, &now.netdev)
+            && mtu != netdev.mtu
+            && let Ok(mtu) = Mtu::new(mtu)
+        {
+            self.owner.patiently(|hw| hw.set_vf_mtu(self.addr, vf, mtu))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,508 @@
+//! Who gets which VF: the owner's side of a claim. One token has one claim; free and used come from
+//! the ledger alone; what a NIC cannot do is refused by name before anything is written.
+
+use std::cmp::Reverse;
+use std::time::Instant;
+
+use lanekeeper_hw::inventory::{PfReading, VfReading};
+use lanekeeper_model::{
+    LinkState, MacAddr, Mbps, ModelError, Mtu, PciAddr, RateLimits, VfIndex, VfSettings,
+    VlanProtocol,
+};
+use lanekeeper_topology::{Affinity, Distance, PciTree, Strictness};
+
+use crate::claim::lacks;
+use crate::drivers::{self, Knob};
+use crate::error::HostError;
+use crate::file::nearest;
+use crate::ledger::{ClaimRecord, LedgerError, Life, PfRecord, VfOriginal};
+use crate::owner::{Owner, Session};
+use crate::request::{Claim, ClaimId, ClaimRequest, DriverWanted, RdmaNeed, hex};
+
+/// A PF that could give a VF.
+struct Candidate {
+    key: String,
+    record: PfRecord,
+    distance: Option<Distance>,
+    answered: bool,
+}
+
+impl Owner {
+    /// Claim a VF. The same token with the same request gets the same claim again.
+    ///
+    /// # Errors
+    /// [`HostError::Conflict`] for the same token with another request; [`HostError::Exhausted`],
+    /// [`HostError::NotOnThisPath`], [`HostError::SharedGroup`], [`HostError::Preflight`] and
+    /// others, after which no VF has changed hands; [`HostError::HalfWay`] if the way back failed
+    /// too, and the VF waits for [`Owner::recover`].
+    pub fn claim(&self, request: &ClaimRequest) -> Result<Claim, HostError> {
+        let token = request.token.hash();
+        let _one_at_a_time = self.ledger.lock_token(&token, self.lock_until())?;
+        let (mut good, mut damaged) = (Vec::new(), None);
+        for (key, record) in self.ledger.read_all()? {
+            match record {
+                Ok(record) => good.push((key, record)),
+                Err(error) => damaged = Some(error),
+            }
+        }
+        if let Some((key, _)) = good.iter().find(|(_, record)| record.claim_of(&token).is_some())
+            && let Some(claim) = self.claimed_before(key, &token, request)?
+        {
+            return Ok(claim);
+        }
+        let named = request.pf.as_ref();
+        let is_good = |name: &String| good.iter().any(|(_, record)| record.name == *name);
+        if let Some(error) = damaged
+            && !named.is_some_and(is_good)
+        {
+            return Err(error.into());
+        }
+        let candidates = self.candidates(request, good)?;
+        self.first_that_can(request, &token, candidates)
+    }
+
+    /// The claim that the token has, if it has one for this request.
+    fn claimed_before(
+        &self,
+        key: &str,
+        token: &str,
+        request: &ClaimRequest,
+    ) -> Result<Option<Claim>, HostError> {
+        // What was cut short before it was handed over is undone by the session's beginning.
+        let mut session = self.session(key)?;
+        let Some((id, claim)) = session.record.claim_of(token) else { return Ok(None) };
+        let (id, claim) = (id.clone(), claim.clone());
+        let differs = differences(&claim.request, &kept(request));
+        if !differs.is_empty() {
+            return Err(HostError::Conflict { claim: id, differs: differs.join(", ") });
+        }
+        if claim.lost.is_some() && session.life(claim.vf) != Life::Attached {
+            session.make_ready(&id, &request.vm)?;
+        }
+        session.describe(&id, &request.vm).map(Some)
+    }
+
+    fn candidates(
+        &self,
+        request: &ClaimRequest,
+        records: Vec<(String, PfRecord)>,
+    ) -> Result<Vec<Candidate>, HostError> {
+        let ours: Vec<_> =
+            records.into_iter().filter(|(_, record)| record.target.is_some()).collect();
+        let pools = |record: &PfRecord| {
+            record.target.as_ref().map(|target| target.pools.clone()).unwrap_or_default()
+        };
+        let unknown = |kind, name: &String, known: Vec<String>| {
+            let nearest = nearest(name, known.iter().map(String::as_str)).map(str::to_owned);
+            HostError::Unknown { kind, name: name.clone(), nearest }
+        };
+        if let Some(name) = &request.pf
+            && !ours.iter().any(|(_, record)| record.name == *name)
+        {
+            let known = ours.iter().map(|(_, record)| record.name.clone()).collect();
+            return Err(unknown("pf", name, known));
+        }
+        if let Some(pool) = &request.pool
+            && !ours.iter().any(|(_, record)| pools(record).contains(pool))
+        {
+            let known = ours.iter().flat_map(|(_, record)| pools(record)).collect();
+            return Err(unknown("pool", pool, known));
+        }
+        let mut candidates: Vec<Candidate> = ours
+            .into_iter()
+            .filter(|(_, record)| request.pf.as_ref().is_none_or(|pf| *pf == record.name))
+            .filter(|(_, record)| {
+                request.pool.as_ref().is_none_or(|pool| pools(record).contains(pool))
+            })
+            .map(|(key, record)| Candidate { key, record, distance: None, answered: false })
+            .collect();
+        if candidates.len() > 1 || request.affinity.is_some() {
+            self.ask(request, &mut candidates)?;
+        }
+        candidates.sort_by_key(|candidate| {
+            let free = candidate.record.free_vfs().count();
+            (!candidate.answered, candidate.distance, Reverse(free))
+        });
+        Ok(candidates)
+    }
+
+    /// Read all candidates side by side: how far each is, and which do not answer at once. One that
+    /// hangs must not delay a claim that another can serve.
+    fn ask(
+        &self,
+        request: &ClaimRequest,
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<(), HostError> {
+        let mut readings: Vec<PfReading> = Vec::new();
+        let pfs: Vec<_> = candidates.iter().map(|at| at.record.last_address).collect();
+        self.read_each(pfs, self.patience.read, |_, reading| {
+            // Once one has answered, the others have little time left.
+            let answered = reading.is_ok();
+            readings.extend(reading);
+            answered.then_some(self.patience.stragglers)
+        });
+        let tree = match &request.affinity {
+            Some(wanted) if matches!(wanted.to, Affinity::Gpu { .. }) => {
+                let tree = PciTree::new(self.hw.pci_tree()?);
+                Some(tree.map_err(|error| HostError::Affinity(error.to_string()))?)
+            }
+            _ => None,
+        };
+        let mut nearest: Option<Distance> = None;
+        let mut kept = Vec::new();
+        for mut candidate in candidates.drain(..) {
+            let reading = readings.iter().find(|pf| pf.addr == candidate.record.last_address);
+            candidate.answered = reading.is_some();
+            let Some((wanted, pf)) = request.affinity.as_ref().zip(reading) else {
+                if request.affinity.is_none_or(|to| to.strictness == Strictness::Preferred) {
+                    kept.push(candidate);
+                }
+                continue;
+            };
+            let (distance, near) = judge(wanted.to, tree.as_ref(), pf)?;
+            nearest = Some(nearest.map_or(distance, |nearest| nearest.min(distance)));
+            candidate.distance = Some(distance);
+            if near || wanted.strictness == Strictness::Preferred {
+                kept.push(candidate);
+            }
+        }
+        *candidates = kept;
+        match nearest {
+            Some(nearest) if candidates.is_empty() => Err(HostError::TooFar { nearest }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Take a VF of the first candidate that can give one. One that is locked is passed over and
+    /// tried again, until patience ends.
+    fn first_that_can(
+        &self,
+        request: &ClaimRequest,
+        token: &str,
+        mut candidates: Vec<Candidate>,
+    ) -> Result<Claim, HostError> {
+        let from = match (&request.pf, &request.pool) {
+            (Some(pf), _) => format!("pf {pf}"),
+            (None, Some(pool)) => format!("pool {pool}"),
+            (None, None) => "this host".to_owned(),
+        };
+        let until = self.lock_until();
+        let (mut owned, mut quarantined, mut refusal) = (0, 0, None);
+        while !candidates.is_empty() {
+            let mut locked_out = Vec::new();
+            let mut locked = None;
+            for candidate in candidates {
+                let session = match self.ledger.lock(&candidate.key, Instant::now()) {
+                    Ok(lock) => self.locked_session(lock),
+                    Err(error @ LedgerError::Locked { .. }) => {
+                        locked = Some(error);
+                        locked_out.push(candidate);
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                let claim = session.and_then(|mut session| {
+                    owned += session.record.claims.len();
+                    let dirty = |life: &Life| matches!(life, Life::Quarantined { .. });
+                    quarantined += session.record.vfs.values().filter(|vf| dirty(&vf.life)).count();
+                    session.claim_one(request, token)
+                });
+                match claim {
+                    Ok(Some(mut claim)) => {
+                        claim.distance = candidate.distance;
+                        if let Some(distance) = candidate.distance {
+                            claim.notes.push(format!("it is {distance}: {}", distance.meaning()));
+                        }
+                        return Ok(claim);
+                    }
+                    Ok(None) => {}
+                    // Others may have what this one lacks, or answer where it hangs.
+                    Err(error) => refusal = Some(error),
+                }
+            }
+            candidates = locked_out;
+            if let Some(locked) = locked {
+                if Instant::now() >= until {
+                    return Err(locked.into());
+                }
+                std::thread::sleep(self.patience.poll);
+            }
+        }
+        Err(refusal.unwrap_or(HostError::Exhausted { from, owned, quarantined }))
+    }
+}
+
+fn judge(
+    to: Affinity,
+    tree: Option<&PciTree>,
+    pf: &PfReading,
+) -> Result<(Distance, bool), HostError> {
+    match (to, tree) {
+        (Affinity::Numa(wanted), _) => {
+            let there = pf.numa_node.is_none_or(|node| node == wanted);
+            Ok((if there { Distance::Node } else { Distance::Sys }, there))
+        }
+        (to, tree) => {
+            let empty = PciTree::default();
+            let judged = to.judge(tree.unwrap_or(&empty), PciAddr::from(pf.addr));
+            judged.map_err(|error| HostError::Affinity(error.to_string()))
+        }
+    }
+}
+
+/// The request as the ledger keeps it: without the token.
+fn kept(request: &ClaimRequest) -> serde_json::Value {
+    let mut value = serde_json::to_value(request).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("token");
+    }
+    value
+}
+
+/// Names of the fields in which two kept requests differ.
+fn differences(before: &serde_json::Value, now: &serde_json::Value) -> Vec<String> {
+    let empty = serde_json::Map::new();
+    let fields = |value: &'_ serde_json::Value| value.as_object().cloned().unwrap_or(empty.clone());
+    let (before, now) = (fields(before), fields(now));
+    let mut names: Vec<String> = before
+        .keys()
+        .chain(now.keys())
+        .filter(|key| before.get(*key) != now.get(*key))
+        .cloned()
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+impl Session<'_> {
+    /// Claim a free VF of this PF; `None` if there is none.
+    fn claim_one(
+        &mut self,
+        request: &ClaimRequest,
+        token: &str,
+    ) -> Result<Option<Claim>, HostError> {
+        if let Some(waiting) = &self.record.unconfirmed {
+            let left = waiting.until.duration_since(self.owner.now()).unwrap_or_default();
+            return Err(HostError::Unconfirmed { pf: self.name().to_owned(), left });
+        }
+        let pf = self.read()?;
+        let Some(vf) = self.free_vf(&pf, request)? else { return Ok(None) };
+        let claim = self.resolve(request, token, &pf, &vf)?;
+        let id = ClaimId(format!("c-{}", hex(&self.owner.drawn().to_be_bytes())));
+        if self.record.claims.contains_key(&id) {
+            return Err(HostError::Conflict { claim: id, differs: "name, drawn twice".to_owned() });
+        }
+        let original =
+            VfOriginal { driver: vf.driver.clone(), driver_override: vf.driver_override.clone() };
+        if let Some(record) = self.record.vfs.get_mut(&vf.vf) {
+            record.life = Life::Claimed;
+            record.original = Some(original);
+        }
+        self.record.claims.insert(id.clone(), claim);
+        self.save()?;
+        let ready =
+            self.make_ready(&id, &request.vm).and_then(|()| self.describe(&id, &request.vm));
+        match ready {
+            Ok(claim) => Ok(Some(claim)),
+            Err(source) => match self.undo_claim(&id) {
+                Ok(_) => Err(source),
+                Err(way_back) => Err(HostError::HalfWay {
+                    pf: self.name().to_owned(),
+                    doing: format!("claim VF {}", vf.vf),
+                    source: Box::new(source),
+                    way_back: Box::new(way_back),
+                }),
+            },
+        }
+    }
+
+    /// A VF that the ledger has as free and that could be given away.
+    fn free_vf(
+        &self,
+        pf: &PfReading,
+        request: &ClaimRequest,
+    ) -> Result<Option<VfReading>, HostError> {
+        let defaults = self.record.target.as_ref().and_then(|target| target.defaults.driver);
+        let driver = request.driver.or(defaults).unwrap_or_default();
+        let mut refusal = None;
+        for index in self.record.free_vfs() {
+            let usable = match pf.vf(index) {
+                None => Err(HostError::VfMissing { pf: self.name().to_owned(), vf: index }),
+                Some(vf) => match &vf.holder {
+                    Some(holder) => Err(HostError::HeldByStranger {
+                        address: vf.addr,
+                        pid: holder.pid,
+                        command: holder.command.clone(),
+                    }),
+                    None if driver == DriverWanted::VfioPci => self.owner.own_group(vf).map(|_| vf),
+                    None => Ok(vf),
+                },
+            };
+            match usable {
+                Ok(vf) => return Ok(Some(vf.clone())),
+                Err(error) => refusal = Some(error),
+            }
+        }
+        refusal.map_or(Ok(None), Err)
+    }
+
+    /// What a request comes to on this PF.
+    fn resolve(
+        &self,
+        request: &ClaimRequest,
+        token: &str,
+        pf: &PfReading,
+        vf: &VfReading,
+    ) -> Result<ClaimRecord, HostError> {
+        let defaults =
+            self.record.target.as_ref().map(|target| target.defaults.clone()).unwrap_or_default();
+        let refuse = |field, value: &dyn ToString, instead: &str| HostError::NotOnThisPath {
+            pf: self.name().to_owned(),
+            driver: drivers::words(pf),
+            field,
+            value: value.to_string(),
+            instead: instead.to_owned(),
+        };
+        let lacks = |knob| lacks(pf, &self.record, knob);
+        if let Some(address) = request.addresses.first() {
+            let instead = "a NIC checks MACs only (spoofchk): use the software NIC, or filter in \
+                           the network";
+            return Err(refuse("addresses", address, instead));
+        }
+        let vlan = request.vlan.or(defaults.vlan).unwrap_or_default();
+        if vlan.id.is_some()
+            && let Some(instead) = lacks(Knob::Vlan)
+        {
+            return Err(refuse("vlan", &vlan.id, &instead));
+        }
+        if vlan.protocol == VlanProtocol::Dot1Ad
+            && let Some(instead) = lacks(Knob::ServiceTag)
+        {
+            return Err(refuse("vlan.protocol", &vlan.protocol, &instead));
+        }
+        let rate = RateLimits {
+            min: request.min_rate.or(defaults.min_rate).unwrap_or_default(),
+            max: request.max_rate.or(defaults.max_rate).unwrap_or_default(),
+        };
+        if rate.min != Mbps(0)
+            && let Some(instead) = lacks(Knob::MinRate)
+        {
+            return Err(refuse("min_rate", &rate.min, &instead));
+        }
+        let link_state = request.link_state.or(defaults.link_state).unwrap_or_default();
+        let link_knob = match link_state {
+            LinkState::Auto => None,
+            LinkState::Enable => lacks(Knob::LinkState).or_else(|| lacks(Knob::LinkEnable)),
+            LinkState::Disable => lacks(Knob::LinkState),
+        };
+        if let Some(instead) = link_knob {
+            return Err(refuse("link_state", &link_state, &instead));
+        }
+        let trust = request.trust.or(defaults.trust).unwrap_or(false);
+        if trust && let Some(instead) = lacks(Knob::Trust) {
+            return Err(refuse("trust", &trust, &instead));
+        }
+        let now = vf.attributes.unwrap_or_default();
+        let spoofchk = match request.spoofchk.or(defaults.spoofchk) {
+            Some(true) => match lacks(Knob::Spoofchk) {
+                Some(instead) => return Err(refuse("spoofchk", &true, &instead)),
+                None => true,
+            },
+            Some(false) => false,
+            // On, where the driver has it.
+            None => match lacks(Knob::Spoofchk) {
+                Some(_) => now.spoofchk.unwrap_or(false),
+                None => now.spoofchk.is_some(),
+            },
+        };
+        if let Some(guid) = request.guid
+            && let Some(instead) = lacks(Knob::Guid)
+        {
+            return Err(refuse("guid", &guid, &instead));
+        }
+        let rdma = request.rdma.or(defaults.rdma).unwrap_or_default();
+        if rdma == RdmaNeed::Hardware && pf.rdma.is_none() {
+            let instead = "the PF has no RDMA device: load its RDMA driver, use another NIC, or \
+                           rdma: software";
+            return Err(refuse("rdma", &"hardware", instead));
+        }
+        let pf_mtu = pf.netdev.as_ref().map_or(1_500, |netdev| netdev.mtu);
+        let mtu = match request.mtu.or(defaults.mtu) {
+            Some(mtu) if u32::from(mtu) > pf_mtu => {
+                let instead = format!("the PF has {pf_mtu}: raise its mtu in the host file");
+                return Err(refuse("mtu", &mtu, &instead));
+            }
+            Some(mtu) => mtu,
+            None => Mtu::new(pf_mtu.clamp(Mtu::MIN, Mtu::MAX))?,
+        };
+        let mac = match request.mac {
+            Some(mac) if spoofchk && mac.is_zero() => {
+                return Err(ModelError::SpoofchkWithoutMac.into());
+            }
+            Some(mac) => self.unused(mac.station()?, vlan, pf)?,
+            None => self.draw_mac(vlan, pf)?,
+        };
+        let settings =
+            VfSettings { mac, vlan, spoofchk, addresses: Vec::new(), trust, link_state, rate, mtu };
+        settings.validate()?;
+        // Where the PF tells GUIDs and this VF has none, the MAC's is set with the rest.
+        let untold = now.node_guid.is_none_or(|guid| !guid.is_zero());
+        let by_mac = || lanekeeper_model::Guid::from_mac(mac);
+        let guid = match request.guid {
+            None if rdma == RdmaNeed::Hardware && !untold => Some(by_mac()),
+            given => given,
+        };
+        Ok(ClaimRecord {
+            token: token.to_owned(),
+            request: kept(request),
+            vf: vf.vf,
+            settings,
+            guid,
+            rdma,
+            driver: request.driver.or(defaults.driver).unwrap_or_default(),
+            handed_over: false,
+            lost: None,
+        })
+    }
+
+    fn draw_mac(
+        &self,
+        vlan: lanekeeper_model::VlanTag,
+        pf: &PfReading,
+    ) -> Result<MacAddr, HostError> {
+        // Drawn from 2^46: a second draw that is taken too says that the source is broken.
+        let first = self.unused(self.owner.drawn_mac(), vlan, pf);
+        first.or_else(|_| self.unused(self.owner.drawn_mac(), vlan, pf))
+    }
+
+    /// A MAC that no other VF of its VLAN on this host has, and no PF.
+    fn unused(
+        &self,
+        mac: MacAddr,
+        vlan: lanekeeper_model::VlanTag,
+        pf: &PfReading,
+    ) -> Result<MacAddr, HostError> {
+        let duplicate = |holder: String| Err(HostError::DuplicateMac { mac, holder });
+        if pf.netdev.as_ref().is_some_and(|netdev| netdev.mac == mac)
+            || pf.permanent_mac == Some(mac)
+        {
+            return duplicate(format!("pf {}", self.name()));
+        }
+        let lane = |settings: &VfSettings| (settings.mac, settings.vlan.id, settings.vlan.protocol);
+        for (_, record) in self.owner.ledger.read_all()? {
+            let Ok(record) = record else { continue };
+            let mut claims = record.claims.iter();
+            let same =
+                claims.find(|(_, claim)| lane(&claim.settings) == (mac, vlan.id, vlan.protocol));
+            if let Some((id, claim)) = same {
+                return duplicate(format!("VF {} of pf {} ({id})", claim.vf, record.name));
+            }
+            let parked = |vf: &VfIndex| record.vfs.get(vf).and_then(|vf| vf.parked_mac);
+            if let Some(vf) = record.vfs.keys().find(|vf| parked(vf) == Some(mac)) {
+                return duplicate(format!("VF {vf} of pf {}, which is free", record.name));
+            }
+        }
+        Ok(mac)
+    }
+}
