@@ -23,11 +23,14 @@ use lanekeeper_model::{
 };
 use tempfile::TempDir;
 
+/// Our own way of doing something.
+type Ours = dyn Fn(&Linux) -> Result<(), HardwareError>;
+
 /// One intent: what it is called, the command that has it, and our own way.
 struct Intent {
     name: &'static str,
     command: &'static str,
-    ours: Box<dyn Fn(&Linux) -> Result<(), HardwareError>>,
+    ours: Box<Ours>,
 }
 
 fn pf() -> PfAddr {
@@ -56,8 +59,8 @@ fn pcp(value: u32) -> Pcp {
     Pcp::new(value).expect("valid")
 }
 
-fn tag(id: u32, priority: u32, protocol: VlanProtocol) -> Option<VlanTag> {
-    Some(VlanTag { id: VlanId::new(id).expect("valid"), pcp: pcp(priority), protocol })
+fn tag(id: u32, priority: u32, protocol: VlanProtocol) -> VlanTag {
+    VlanTag { id: VlanId::new(id).expect("valid"), pcp: pcp(priority), protocol }
 }
 
 fn vf_intents() -> Vec<Intent> {
@@ -74,17 +77,17 @@ fn vf_intents() -> Vec<Intent> {
         vf(
             "vf-vlan",
             "ip link set ens1f0 vf 1 vlan 100 qos 3 proto 802.1Q",
-            VfMessage { vlan: tag(100, 3, VlanProtocol::Dot1Q), ..none },
+            VfMessage { vlan: Some(tag(100, 3, VlanProtocol::Dot1Q)), ..none },
         ),
         vf(
             "vf-vlan-8021ad",
             "ip link set ens1f0 vf 1 vlan 4094 qos 7 proto 802.1ad",
-            VfMessage { vlan: tag(4094, 7, VlanProtocol::Dot1Ad), ..none },
+            VfMessage { vlan: Some(tag(4094, 7, VlanProtocol::Dot1Ad)), ..none },
         ),
         vf(
             "vf-vlan-none",
             "ip link set ens1f0 vf 1 vlan 0 qos 0 proto 802.1Q",
-            VfMessage { vlan: tag(0, 0, VlanProtocol::Dot1Q), ..none },
+            VfMessage { vlan: Some(tag(0, 0, VlanProtocol::Dot1Q)), ..none },
         ),
         vf(
             "vf-rate",
@@ -138,7 +141,7 @@ fn vf_intents() -> Vec<Intent> {
              node_guid 00:02:c9:03:00:00:00:01 port_guid 00:02:c9:03:00:00:00:02",
             VfMessage {
                 mac,
-                vlan: tag(100, 3, VlanProtocol::Dot1Q),
+                vlan: Some(tag(100, 3, VlanProtocol::Dot1Q)),
                 rate,
                 spoofchk: Some(true),
                 link_state: Some(LinkState::Disable),

@@ -9,10 +9,11 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// A type that the scripts below answer with.
 const NEWS: u16 = 40;
 
+/// Datagrams that answer a request with this sequence number.
+type Reply = Box<dyn FnOnce(u32) -> Vec<Vec<u8>> + Send>;
+
 /// A connection to a kernel that answers the n-th request with the n-th of these.
-fn scripted(
-    script: Vec<Box<dyn FnOnce(u32) -> Vec<Vec<u8>> + Send>>,
-) -> (Connection, JoinHandle<Vec<Vec<u8>>>) {
+fn scripted(script: Vec<Reply>) -> (Connection, JoinHandle<Vec<Vec<u8>>>) {
     let (ours, kernels) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("a pair");
@@ -145,7 +146,7 @@ fn a_list_that_changed_while_it_was_told_is_asked_for_again() {
 
 #[test]
 fn a_list_that_never_holds_still_is_an_error() {
-    let torn = || -> Box<dyn FnOnce(u32) -> Vec<Vec<u8>> + Send> {
+    let torn = || -> Reply {
         Box::new(|sequence| vec![news(sequence, 0x12, b"torn"), verdict(sequence, DONE, 0)])
     };
     let (mut connection, _kernel) = scripted((0..ATTEMPTS).map(|_| torn()).collect());
@@ -163,9 +164,7 @@ fn a_list_that_ends_in_an_error_is_an_error() {
 
 #[test]
 fn what_was_lost_for_want_of_room_is_asked_for_again_but_never_set_again() {
-    let lost = || -> Box<dyn FnOnce(u32) -> Vec<Vec<u8>> + Send> {
-        Box::new(|sequence| vec![verdict(sequence, ERROR, -LOST)])
-    };
+    let lost = || -> Reply { Box::new(|sequence| vec![verdict(sequence, ERROR, -LOST)]) };
     let (mut connection, kernel) = scripted(vec![
         lost(),
         Box::new(|sequence| vec![news(sequence, 0, b"here"), verdict(sequence, ERROR, 0)]),
