@@ -11,6 +11,7 @@ pub mod guarded;
 pub mod inventory;
 pub mod linux;
 pub mod message;
+pub mod recorded;
 
 use std::time::Duration;
 

@@ -73,10 +73,10 @@ impl Numbers {
         self.rdma - 1
     }
 
-    /// An address as `eth_hw_addr_random` makes one.
+    /// An address as `eth_hw_addr_random` makes one; an odd factor keeps each its own.
     pub(super) fn random_mac(&mut self) -> MacAddr {
         self.random += 1;
-        let [_, a, b, c] = self.random.to_be_bytes();
+        let [_, a, b, c] = self.random.wrapping_mul(0x9e_3779).to_be_bytes();
         MacAddr([0x0a, 0xfa, 0xce, a, b, c])
     }
 
