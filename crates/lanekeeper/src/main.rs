@@ -46,6 +46,13 @@ pub(crate) enum Failure {
     Work(String),
 }
 
+/// What this program was started by, for messages that name a command of it: it need not be on the
+/// user's PATH.
+pub(crate) fn program() -> String {
+    let first = std::env::args_os().next();
+    first.map_or_else(|| "lanekeeper".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
 impl Failure {
     fn exit_code(&self) -> u8 {
         match self {

@@ -12,9 +12,10 @@ use lanekeeper_verify::{
     rdma_connects, rdma_measure, rxe_on, tcp_throughput,
 };
 
-use super::DemoError;
 use super::plan::{self, MTU, PREFIX, PlannedVm, Tenant};
 use super::progress::Progress;
+use super::residue::Site;
+use super::{DemoError, hosts};
 
 /// How many times [`run`] calls [`Progress::step`].
 pub(super) const STEPS: usize = 2 * LANE_STEPS + 2 * BRIDGED_STEPS + ISOLATION_STEPS;
@@ -42,17 +43,17 @@ const TOLERATED: u64 = 100;
 
 /// One NIC of a VM, set up.
 pub(super) struct Nic {
-    netdev: String,
-    address: Ipv4Addr,
-    rdma: RdmaPort,
+    pub(super) netdev: String,
+    pub(super) address: Ipv4Addr,
+    pub(super) rdma: RdmaPort,
 }
 
 /// A VM whose NICs are set up.
 pub(super) struct Station<'a> {
-    vm: PlannedVm,
-    host: &'a dyn Host,
-    lane: Nic,
-    bridged: Nic,
+    pub(super) vm: PlannedVm,
+    pub(super) host: &'a dyn Host,
+    pub(super) lane: Nic,
+    pub(super) bridged: Nic,
 }
 
 /// Give both NICs of a VM their MTU, address and RDMA device.
@@ -129,17 +130,23 @@ impl<'a> Between<'a> {
         self.path.of(self.server).address
     }
 
-    fn remedy(&self) -> &'static str {
+    fn remedy(&self) -> String {
         match self.path {
             Path::Lane => {
-                "run again with --keep and look at link and drops of the VFs: lanekeeper softnic \
-                 show --run-root /run/lanekeeper/demo/nics"
+                look_at_vfs("run again with --keep and look at link and drops of the VFs")
             }
             Path::Bridged => {
                 "run again with --keep and look at the bridge: ip -n lkdemo-host1 -s link"
+                    .to_owned()
             }
         }
     }
+}
+
+/// What to do, with the command that shows the VFs of both hosts.
+fn look_at_vfs(what: &str) -> String {
+    let root = hosts::nics_folder(&Site::default());
+    format!("{what}: {} softnic show --run-root {}", crate::program(), root.display())
 }
 
 /// Everything that is checked, made into a report as it goes.
@@ -209,7 +216,7 @@ impl Checks<'_> {
     /// The address on the link belongs to the station it should, and to no other.
     fn neighbour(&mut self, between: Between<'_>) -> Result<(), DemoError> {
         let Between { client, server, .. } = between;
-        let remedy = between.remedy();
+        let remedy = &between.remedy();
         self.check(between.row("ARP"), remedy, |mut row| {
             let replies = arping(client.host, &client.lane.netdev, between.target(), 2)?;
             row.loss = Some(replies.loss);
@@ -224,7 +231,7 @@ impl Checks<'_> {
 
     fn bridged(&mut self, between: Between<'_>) -> Result<(), DemoError> {
         let Between { client, server, .. } = between;
-        let remedy = between.remedy();
+        let remedy = &between.remedy();
         self.check(between.row("ping, 84 bytes"), remedy, |mut row| {
             let ping = ping(client.host, between.target().into(), &PingPlan::default())?;
             (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
@@ -250,7 +257,7 @@ impl Checks<'_> {
     }
 
     fn jumbo(&mut self, between: Between<'_>) -> Result<(), DemoError> {
-        let remedy = between.remedy();
+        let remedy = &between.remedy();
         self.check(between.row("ping, 9000 bytes"), remedy, |mut row| {
             let ping = largest_packet(between.client.host, between.target().into(), MTU)?;
             (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
@@ -260,7 +267,7 @@ impl Checks<'_> {
 
     fn converged(&mut self, between: Between<'_>) -> Result<(), DemoError> {
         let Between { client, server, .. } = between;
-        let remedy = between.remedy();
+        let remedy = &between.remedy();
         let rdma_row = between.row("converged: ib_write_bw");
         let mut tcp_row = between.row("converged: TCP, iperf3");
         self.check(rdma_row, remedy, |row| {
@@ -340,8 +347,7 @@ impl Checks<'_> {
     ) -> Result<(), DemoError> {
         let (from, to) = (attempts.intruder.vm.name, attempts.target.vm.name);
         let row = Row::new("isolation", format!("{from} ↛ {to}"), what);
-        let remedy = "the VLANs of the VFs must differ: lanekeeper softnic show --run-root \
-                      /run/lanekeeper/demo/nics";
+        let remedy = &look_at_vfs("the VLANs of the VFs must differ");
         self.check(row, remedy, |row| {
             let isolation = Isolation { control: control?, attempt: attempt(attempts)? };
             Ok(match isolation.proven() {
@@ -357,8 +363,7 @@ impl Checks<'_> {
             Forgery::Vlan(id) => format!("forged VLAN tag, {id}"),
         };
         let row = Row::new("isolation", format!("{} ↛ any", station.vm.name), what);
-        let remedy = "anti-spoof must be on and trust off for this VF: lanekeeper softnic show \
-                      --run-root /run/lanekeeper/demo/nics";
+        let remedy = &look_at_vfs("anti-spoof must be on and trust off for this VF");
         let (pf, vf, hardware) = (plan::pf(station.vm.host)?, station.vm.vf()?, self.hardware);
         let netdev = station.lane.netdev.as_str();
         self.check(row, remedy, |mut row| {

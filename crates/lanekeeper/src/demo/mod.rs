@@ -2,7 +2,10 @@
 //! and the proof that lanes work and tenants stay apart.
 
 mod checks;
+mod console;
+mod guide;
 mod hosts;
+mod picture;
 mod plan;
 mod progress;
 mod residue;
@@ -29,6 +32,7 @@ use signal_hook::iterator::Signals;
 
 use crate::Failure;
 use hosts::NicProcess;
+use picture::Picture;
 use plan::VMS;
 use progress::Progress;
 use residue::Site;
@@ -69,6 +73,11 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// Log in to a VM of a demo that was kept up, over its serial console; Ctrl-] leaves it.
+    Console {
+        /// Which VM: a1, a2, a3 or b1.
+        vm: String,
+    },
 }
 
 /// Why the demo could not be run to its end.
@@ -76,9 +85,9 @@ enum Command {
 enum DemoError {
     #[error("a demo runs already (process {0}); wait for it, or end it with Ctrl-C there")]
     Busy(i32),
-    #[error("a demo is kept up; take it down first with: lanekeeper demo --down")]
+    #[error("a demo is kept up; take it down first with: {} demo --down", crate::program())]
     Kept,
-    #[error("no demo is kept up; start one with: lanekeeper demo --keep")]
+    #[error("no demo is kept up; start one with: {} demo --keep", crate::program())]
     NotUp,
     #[error("interrupted")]
     Interrupted,
@@ -86,6 +95,15 @@ enum DemoError {
     NotRoot,
     #[error("there is no VM '{name}'; there are {known}")]
     NoVm { name: String, known: String },
+    #[error(
+        "a console needs a terminal; without one run a command: {} demo exec VM COMMAND",
+        crate::program()
+    )]
+    NoTerminal,
+    #[error("the console of {0} is in use in another terminal; leave it there with Ctrl-]")]
+    ConsoleInUse(String),
+    #[error("the console of {vm}: {error}")]
+    Console { vm: String, error: std::io::Error },
     #[error("the plan of the demo contradicts itself: {0}")]
     Plan(String),
     #[error("{path}: {error}")]
@@ -151,14 +169,28 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             let _ = std::io::stderr().write_all(&output.stderr);
             Ok(ExitCode::from(u8::try_from(output.status).unwrap_or(1)))
         }
+        (Some(Command::Console { vm }), _) => {
+            let left = vms::console(&site, &vm)?;
+            // The guest's last line may have no end, and the terminal has just been given back.
+            eprintln!(
+                "\n==> {}",
+                match left {
+                    console::Left::ByUser => format!("left the console of {vm}; the VM runs on"),
+                    console::Left::ByVm => format!("{vm} has ended"),
+                }
+            );
+            Ok(ExitCode::SUCCESS)
+        }
         (None, true) => {
             let there_was = site.down()?;
             println!("{}", if there_was { "taken down" } else { "there was nothing to take down" });
             Ok(ExitCode::SUCCESS)
         }
         (None, false) => {
-            let form = Form { json: args.json, svg: args.svg };
-            show(&site, args.keep, &form)
+            let open =
+                |path: PathBuf| Picture::open(&path).map_err(|error| DemoError::file(&path, error));
+            let picture = args.svg.map(open).transpose()?;
+            show(&site, args.keep, Form { json: args.json, picture })
         }
     }
 }
@@ -180,10 +212,16 @@ enum News {
     Over(std::thread::Result<Outcome>),
 }
 
-type Outcome = Result<Report, DemoError>;
+/// What a run has found, and how its VMs are reached as long as they run.
+struct Done {
+    report: Report,
+    guide: String,
+}
+
+type Outcome = Result<Done, DemoError>;
 
 /// Run the demo on a thread of its own, so that a signal is answered at any moment.
-fn show(site: &Arc<Site>, keep: bool, form: &Form) -> Result<ExitCode, Failure> {
+fn show(site: &Arc<Site>, keep: bool, form: Form) -> Result<ExitCode, Failure> {
     // Registered before anything is made.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))?;
@@ -206,17 +244,18 @@ fn show(site: &Arc<Site>, keep: bool, form: &Form) -> Result<ExitCode, Failure> 
     let news = news.recv();
     progress.finish();
     match news {
-        Ok(News::Over(Ok(Ok(report)))) if keep => {
+        Ok(News::Over(Ok(Ok(done)))) if keep => {
             site.keep()?;
-            let code = present(&report, form)?;
-            eprint!("{}", how_to_go_on(site));
-            Ok(code)
+            let presented = present(&done.report, form);
+            eprint!("{}", done.guide);
+            presented
         }
         Ok(News::Over(Ok(outcome))) => {
             let removed = site.close();
-            let report = outcome?;
+            let done = outcome?;
+            let presented = present(&done.report, form);
             removed?;
-            present(&report, form)
+            presented
         }
         Ok(News::Over(Err(panic))) => {
             site.close()?;
@@ -264,7 +303,8 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     let checked = check(site, &vms, &mut nics_run, progress);
     // A NIC that has ended is why the last check failed, so it is said first.
     nics_run()?;
-    let mut report = checked.map_err(|error| vms::with_console(site, error))?;
+    let mut done = checked.map_err(|error| vms::with_console(site, error))?;
+    let report = &mut done.report;
     report.statements.push(format!(
         "Emulated: both hosts (network namespaces joined by veth pairs), their NICs (the software \
          NIC), {}. The figures show that it works, never how fast hardware would be. Latency of \
@@ -280,7 +320,7 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     if keep {
         vms::keep(site, vms)?;
     }
-    Ok(report)
+    Ok(done)
 }
 
 fn check(
@@ -302,19 +342,18 @@ fn check(
     })?;
     let root = hosts::nics_folder(site);
     let nics = Client::discover(&root).map_err(|error| DemoError::file(&root, error))?;
-    checks::run(&stations, &nics, watch, progress, TITLE.to_owned())
+    let report = checks::run(&stations, &nics, watch, progress, TITLE.to_owned())?;
+    Ok(Done { report, guide: guide::write(&stations, &crate::program(), &root)? })
 }
 
 /// In which form the result is wanted.
 struct Form {
     json: bool,
-    svg: Option<PathBuf>,
+    picture: Option<Picture>,
 }
 
-fn present(report: &Report, form: &Form) -> Result<ExitCode, Failure> {
-    if let Some(file) = &form.svg {
-        std::fs::write(file, report.to_svg()).map_err(|error| DemoError::file(file, error))?;
-    }
+/// Print the result first: a picture that cannot be drawn must not cost it.
+fn present(report: &Report, form: Form) -> Result<ExitCode, Failure> {
     if form.json {
         println!("{}", report.to_json());
     } else {
@@ -323,21 +362,11 @@ fn present(report: &Report, form: &Form) -> Result<ExitCode, Failure> {
         let width = size.and_then(Result::ok).map(|size| size.ws_col);
         print!("{}", report.to_text(width.filter(|width| *width > 0), terminal));
     }
+    if let Some(mut picture) = form.picture {
+        let drawn = picture.write(&report.to_svg());
+        drawn.map_err(|error| DemoError::file(picture.path(), error))?;
+    }
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn how_to_go_on(site: &Site) -> String {
-    let program = std::env::args().next().unwrap_or_else(|| "lanekeeper".to_owned());
-    let (folder, nics) = (site.folder().display(), hosts::nics_folder(site));
-    format!(
-        "\nThe demo is kept up.\n\
-         Run a command in a VM:   {program} demo exec a1 -- ip -br address\n\
-         Log in to a VM:          socat -,rawer,escape=0x1d unix-connect:{folder}/a1/console.sock\n\
-         \x20                        (press Enter for a shell, Ctrl-] to leave)\n\
-         Look at the NICs:        {program} softnic show --run-root {}\n\
-         Take it down:            {program} demo --down\n",
-        nics.display()
-    )
 }
 
 #[cfg(test)]

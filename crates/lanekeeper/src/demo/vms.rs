@@ -1,7 +1,9 @@
 //! The VMs of the demo: each with a VF of its host's software NIC and, beside it, a traditional NIC.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::IsTerminal;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,14 +13,15 @@ use lanekeeper_testbed::netns::Namespace;
 use lanekeeper_verify::{HostError, ProbeError};
 use lanekeeper_vmm::agent::{Agent, AgentError, Ended};
 use lanekeeper_vmm::{
-    Accel, Boot, Driver, Machine, Qemu, Tap, TapPort, Verdict, VfPort, Vm, VmSpec, accel,
+    Accel, Boot, Driver, Kept, Machine, Qemu, Tap, TapPort, Verdict, VfPort, Vm, VmSpec, accel,
 };
+use serde::{Deserialize, Serialize};
 
-use super::DemoError;
 use super::hosts::{nics_folder, tail};
 use super::plan::{self, HOSTS, MTU, PlannedVm, VMS};
 use super::progress::Progress;
 use super::residue::Site;
+use super::{DemoError, console};
 
 /// Enough for the guest, in MiB.
 const MEMORY: u32 = 256;
@@ -119,6 +122,8 @@ fn spec(
     let mtu = Mtu::new(MTU.into())?;
     let mut spec = VmSpec::new(vm.name, MEMORY, boot, &folder(site, vm.name));
     spec.namespace = Some(host.path());
+    // Nothing is attached later, and each slot takes the guest's kernel time to set up.
+    spec.spare_slots = 0;
     spec.vfs.push(VfPort {
         name: "lane".to_owned(),
         socket: nic.vf_socket(vm.vf()?),
@@ -153,19 +158,64 @@ pub(super) fn with_console(site: &Site, error: DemoError) -> DemoError {
     }
 }
 
+/// Sockets of a VM that was kept.
+#[derive(Serialize, Deserialize)]
+struct Lines {
+    agent: PathBuf,
+    console: PathBuf,
+}
+
 /// Let the VMs run on, and write down how each is reached.
 ///
 /// # Errors
 /// [`DemoError::Vm`], [`DemoError::File`].
 pub(super) fn keep(site: &Site, vms: Vec<Vm>) -> Result<(), DemoError> {
-    let mut agents = BTreeMap::new();
+    let mut lines = BTreeMap::new();
     for vm in vms {
-        let kept = vm.keep_running()?;
-        agents.insert(kept.name, kept.agent);
+        let Kept { name, agent, console, .. } = vm.keep_running()?;
+        lines.insert(name, Lines { agent, console });
     }
-    let file = agents_file(site);
-    let text = serde_json::to_vec(&agents).map_err(|error| DemoError::plan(&error))?;
+    let file = lines_file(site);
+    let text = serde_json::to_vec(&lines).map_err(|error| DemoError::plan(&error))?;
     fs::write(&file, text).map_err(|error| DemoError::file(&file, error))
+}
+
+/// How a VM that was kept is reached.
+fn lines_to(site: &Site, vm: &str) -> Result<Lines, DemoError> {
+    if !site.is_kept() {
+        return Err(DemoError::NotUp);
+    }
+    let file = lines_file(site);
+    let text = fs::read(&file).map_err(|error| DemoError::file(&file, error))?;
+    let mut lines: BTreeMap<String, Lines> =
+        serde_json::from_slice(&text).map_err(|error| DemoError::file(&file, error.into()))?;
+    lines.remove(vm).ok_or_else(|| DemoError::NoVm {
+        name: vm.to_owned(),
+        known: lines.into_keys().collect::<Vec<_>>().join(", "),
+    })
+}
+
+fn lines_file(site: &Site) -> PathBuf {
+    site.folder().join("vms.json")
+}
+
+/// Join this terminal and the serial console of a VM that was kept.
+///
+/// # Errors
+/// [`DemoError::NotUp`], [`DemoError::NoVm`], [`DemoError::NoTerminal`],
+/// [`DemoError::ConsoleInUse`], [`DemoError::Console`].
+pub(super) fn console(site: &Site, vm: &str) -> Result<console::Left, DemoError> {
+    let lines = lines_to(site, vm)?;
+    if !std::io::stdin().is_terminal() {
+        return Err(DemoError::NoTerminal);
+    }
+    let failed = |error| DemoError::Console { vm: vm.to_owned(), error };
+    // QEMU takes one connection at a time and lets the next one wait without a word.
+    let lock = File::create(lines.console.with_extension("lock")).map_err(failed)?;
+    lock.try_lock().map_err(|_| DemoError::ConsoleInUse(vm.to_owned()))?;
+    let line = UnixStream::connect(&lines.console).map_err(failed)?;
+    eprintln!("==> the console of {vm}; press Ctrl-] to leave it");
+    console::join(line).map_err(failed)
 }
 
 /// Run a command in a VM that was kept.
@@ -173,19 +223,9 @@ pub(super) fn keep(site: &Site, vms: Vec<Vm>) -> Result<(), DemoError> {
 /// # Errors
 /// [`DemoError::NotUp`], [`DemoError::NoVm`], [`DemoError::Agent`].
 pub(super) fn exec(site: &Site, vm: &str, command: &str) -> Result<Ended, DemoError> {
-    if !site.is_kept() {
-        return Err(DemoError::NotUp);
-    }
-    let file = agents_file(site);
-    let text = fs::read(&file).map_err(|error| DemoError::file(&file, error))?;
-    let agents: BTreeMap<String, PathBuf> =
-        serde_json::from_slice(&text).map_err(|error| DemoError::file(&file, error.into()))?;
-    let socket = agents.get(vm).ok_or_else(|| DemoError::NoVm {
-        name: vm.to_owned(),
-        known: agents.keys().cloned().collect::<Vec<_>>().join(", "),
-    })?;
+    let Lines { agent, .. } = lines_to(site, vm)?;
     let run = || -> Result<Ended, AgentError> {
-        let agent = Agent::connect(socket, AGENT_PATIENCE, || false)?;
+        let agent = Agent::connect(&agent, AGENT_PATIENCE, || false)?;
         agent.ping(AGENT_PATIENCE)?;
         let process = agent.start(command, AGENT_PATIENCE)?;
         loop {
@@ -196,8 +236,4 @@ pub(super) fn exec(site: &Site, vm: &str, command: &str) -> Result<Ended, DemoEr
         }
     };
     run().map_err(|error| DemoError::Agent { vm: vm.to_owned(), error })
-}
-
-fn agents_file(site: &Site) -> PathBuf {
-    site.folder().join("agents.json")
 }

@@ -1,0 +1,115 @@
+//! What a person is told about a demo that is kept up: who is where, and commands to try.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lanekeeper_model::ModelError;
+
+use super::checks::{Nic, Station};
+use super::plan::HOSTS;
+
+const HEADER: [&str; 7] = ["VM", "tenant", "VLAN", "host", "VF", "its address", "bridged NIC"];
+
+/// How to look at the VMs, log in, run RDMA between them, and take all down. `program` is this
+/// program as the user calls it, `nics` the folder of the software NICs.
+pub(super) fn write(
+    stations: &[Station<'_>],
+    program: &str,
+    nics: &Path,
+) -> Result<String, ModelError> {
+    let mut text = format!("\nThe demo is kept up.\n\n{}", map(stations)?);
+    let mut offer = |what: &str, command: &str| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "\n{what}:\n    {program} {command}");
+    };
+    offer("Run a command in a VM", "demo exec a1 -- ip -br address");
+    offer("Log in to a VM (Ctrl-] leaves it)", "demo console a1");
+    if let [one, two, ..] = stations {
+        let (server, client) = rdma_pair(one, two);
+        offer(
+            "RDMA between two VFs",
+            &format!("demo exec {server} &\n    sleep 3; {program} demo exec {client}"),
+        );
+    }
+    offer("Look at the NICs", &format!("softnic show --run-root {}", nics.display()));
+    offer("Take it down", "demo --down");
+    Ok(text)
+}
+
+/// Server and client of a write test from the first VM to the second, over their VFs.
+fn rdma_pair(from: &Station<'_>, to: &Station<'_>) -> (String, String) {
+    let command = |station: &Station<'_>, server: &str| {
+        let rdma = &station.lane.rdma;
+        let (device, gid) = (&rdma.device, rdma.gid.index);
+        format!("{} 'ib_write_bw -F -d {device} -x {gid} -n 100{server}'", station.vm.name)
+    };
+    (command(to, ""), command(from, &format!(" {}", to.lane.address)))
+}
+
+type Cells = [String; HEADER.len()];
+
+fn map(stations: &[Station<'_>]) -> Result<String, ModelError> {
+    let header = Ok(HEADER.map(str::to_owned));
+    let rows = std::iter::once(header).chain(stations.iter().map(row));
+    let rows = rows.collect::<Result<Vec<Cells>, _>>()?;
+    let widths: Vec<usize> = (0..HEADER.len())
+        .map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0))
+        .collect();
+    let line = |row: &Cells| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    Ok(rows.iter().map(line).collect())
+}
+
+fn row(station: &Station<'_>) -> Result<Cells, ModelError> {
+    let vm = &station.vm;
+    let place = |nic: &Nic| format!("{} ({}, {})", nic.address, nic.netdev, nic.rdma.device);
+    Ok([
+        vm.name.to_owned(),
+        format!("{:?}", vm.tenant),
+        vm.tenant.vlan()?.to_string(),
+        HOSTS[vm.host].to_owned(),
+        vm.vf()?.to_string(),
+        place(&station.lane),
+        place(&station.bridged),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::VMS;
+    use super::*;
+    use lanekeeper_verify::{Gid, LocalHost, RdmaPort};
+
+    #[test]
+    fn it_says_where_each_vm_is_and_offers_commands_that_fit() {
+        let host = LocalHost::new("here");
+        let nic = |netdev: &str, device: &str, address: std::net::Ipv4Addr, index| Nic {
+            netdev: netdev.to_owned(),
+            address,
+            rdma: RdmaPort {
+                device: device.to_owned(),
+                gid: Gid { index, address: address.into(), v2: true },
+            },
+        };
+        let stations = VMS.map(|vm| Station {
+            vm,
+            host: &host,
+            lane: nic("eth0", "rxe0", vm.lane_address(), 3),
+            bridged: nic("eth1", "rxe1", vm.bridged_address(), 1),
+        });
+        let text = write(&stations, "./lk", Path::new("/run/nics")).expect("a sound plan");
+        for part in [
+            "b1  B       200   host1  2   10.10.0.9 (eth0, rxe0)  10.20.0.9 (eth1, rxe1)\n",
+            "    ./lk demo console a1\n",
+            "    ./lk demo exec a2 'ib_write_bw -F -d rxe0 -x 3 -n 100' &\n    sleep 3; ./lk demo \
+             exec a1 'ib_write_bw -F -d rxe0 -x 3 -n 100 10.10.0.2'\n",
+            "    ./lk softnic show --run-root /run/nics\n",
+            "    ./lk demo --down\n",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    }
+}
