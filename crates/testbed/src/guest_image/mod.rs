@@ -29,6 +29,7 @@
 mod archive;
 mod contents;
 mod elf;
+mod kept;
 mod kernel;
 mod tree;
 
@@ -37,7 +38,6 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
@@ -52,9 +52,6 @@ use tree::{Module, Tree};
 
 /// Part of the hash: raise it when the builder puts other things into an image.
 const BUILDER: &str = "5";
-
-/// Images kept in the cache; older ones are removed when a new one is made.
-const KEPT_IMAGES: usize = 3;
 
 /// Why there is no guest image.
 #[derive(Debug, thiserror::Error)]
@@ -144,7 +141,8 @@ pub fn cache_folder() -> PathBuf {
 /// minute, of which most is fetching the kernel package).
 ///
 /// Several processes may call this at once; one builds and the others wait. About 500 MB are used
-/// in `cache` while building and 100 MB afterwards, for the packages 80 MB more.
+/// in `cache` while building and 130 MB afterwards, for the packages 90 MB more. Images that nobody
+/// has asked for in an hour are removed.
 ///
 /// # Errors
 /// [`ImageError`]. Package lists that are missing or too old are renewed once, which needs root.
@@ -152,6 +150,7 @@ pub fn ensure(cache: &Path, progress: Progress<'_>) -> Result<GuestImage, ImageE
     let packages = resolve(cache, progress)?;
     let image = image_at(cache, &packages);
     if is_complete(&image) {
+        kept::mark_and_sweep(cache, &folder_of(cache, &image.id))?;
         return Ok(image);
     }
     fs::create_dir_all(cache).map_err(|error| ImageError::file(cache, error))?;
@@ -273,13 +272,17 @@ fn image_id(packages: &[Package]) -> String {
 
 fn image_at(cache: &Path, packages: &[Package]) -> GuestImage {
     let id = image_id(packages);
-    let folder = cache.join(format!("guest-{id}"));
+    let folder = folder_of(cache, &id);
     GuestImage {
         kernel: folder.join(KERNEL_FILE),
         initramfs: folder.join(initramfs_file(Role::Guest)),
         host_initramfs: folder.join(initramfs_file(Role::Host)),
         id,
     }
+}
+
+fn folder_of(cache: &Path, id: &str) -> PathBuf {
+    cache.join(format!("guest-{id}"))
 }
 
 const KERNEL_FILE: &str = "vmlinux";
@@ -336,12 +339,12 @@ fn build(
         let path = finished.join(initramfs_file(role));
         write(&path, |out| archive.write(out).map_err(Failure::Io))?;
     }
-    let folder = cache.join(format!("guest-{}", image.id));
+    let folder = folder_of(cache, &image.id);
     remove_folder(&folder)?;
     fs::rename(&finished, &folder).map_err(|error| ImageError::file(&folder, error))?;
     remove_folder(&work)?;
     debian::sweep(packages, &store)?;
-    sweep_images(cache)?;
+    kept::mark_and_sweep(cache, &folder)?;
     Ok(image)
 }
 
@@ -492,24 +495,6 @@ fn add_busybox(archive: &mut Archive, tree: &Tree, role: Role) -> Result<(), Ima
     Ok(())
 }
 
-/// Keep the newest images: a VM that is starting may still read an older one.
-fn sweep_images(cache: &Path) -> Result<(), ImageError> {
-    let listing = fs::read_dir(cache).map_err(|error| ImageError::file(cache, error))?;
-    let mut images: Vec<(SystemTime, PathBuf)> = listing
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("guest-"))
-        .filter_map(|entry| {
-            let status = entry.metadata().ok().filter(fs::Metadata::is_dir)?;
-            Some((status.modified().ok()?, entry.path()))
-        })
-        .collect();
-    images.sort();
-    for (_, path) in images.iter().rev().skip(KEPT_IMAGES) {
-        remove_folder(path)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -539,26 +524,6 @@ mod tests {
         assert_eq!(memo.recall(), Some(packages));
         memo.stamp = "other lists".to_owned();
         assert_eq!(memo.recall(), None);
-    }
-
-    #[test]
-    fn only_the_newest_images_are_kept_and_nothing_else_is_touched() {
-        let cache = tempfile::tempdir().expect("a folder");
-        for (age, name) in
-            [(5, "guest-a"), (4, "guest-b"), (3, "guest-c"), (2, "guest-d"), (9, "other")]
-        {
-            let path = cache.path().join(name);
-            fs::create_dir(&path).expect("makes");
-            let then = SystemTime::now() - std::time::Duration::from_secs(age * 60);
-            File::open(&path).and_then(|folder| folder.set_modified(then)).expect("ages");
-        }
-        sweep_images(cache.path()).expect("sweeps");
-        let mut left: Vec<String> = fs::read_dir(cache.path())
-            .expect("lists")
-            .map(|entry| entry.expect("reads").file_name().to_string_lossy().into_owned())
-            .collect();
-        left.sort();
-        assert_eq!(left, ["guest-b", "guest-c", "guest-d", "other"]);
     }
 
     #[test]
