@@ -129,9 +129,14 @@ impl<H: SriovHardware + 'static> Guarded<H> {
         let worker = self.worker(Lane::Pf(pf));
         let worker = worker.map_err(|source| HardwareError::Io { pf: PfId::Pci(pf), source })?;
         let inner = Arc::clone(&self.inner);
-        worker
+        let answer = worker
             .run(deadline, move || call(&inner))
-            .unwrap_or_else(|after| Err(HardwareError::Deadline { pf: PfId::Pci(pf), after }))
+            .unwrap_or_else(|after| Err(HardwareError::Deadline { pf: PfId::Pci(pf), after }));
+        // Whoever asks for PFs that are not there must not fill the host with threads.
+        if matches!(answer, Err(HardwareError::NoPf(_))) {
+            self.lanes.lock().unwrap_or_else(PoisonError::into_inner).remove(&Lane::Pf(pf));
+        }
+        answer
     }
 
     fn host<T: Send + 'static>(

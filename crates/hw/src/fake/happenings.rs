@@ -87,15 +87,16 @@ impl Fake {
         self.with(pf, Pf::restart)
     }
 
-    /// Bind or unbind the PF's driver; without one there are no VFs and no interface.
+    /// Bind another driver to the PF, as `vfio-pci` (ProxMenux#179), or none: there are no VFs and no
+    /// interface until its own is back.
     ///
     /// # Errors
     /// [`HardwareError::NoPf`].
-    pub fn set_driver_bound(&self, pf: PfAddr, bound: bool) -> Result<(), HardwareError> {
+    pub fn set_pf_driver(&self, pf: PfAddr, driver: Option<&str>) -> Result<(), HardwareError> {
         self.with(pf, |pf| {
             pf.restart();
-            pf.driver_bound = bound;
-            pf.netdev_here = bound;
+            pf.driver = driver.map(str::to_owned);
+            pf.netdev_here = pf.is_driven();
         })
     }
 
@@ -161,6 +162,7 @@ impl Fake {
         self.with(pf, |pf| {
             pf.hung = false;
             pf.spec.num_vfs_hangs = false;
+            pf.spec.repeats_hang = false;
         })
     }
 
@@ -306,6 +308,24 @@ impl Fake {
         Ok(self.lock().pf(pf)?.vf(vf)?.own_mac)
     }
 
+    /// A VF gets a VLAN trunk by other means (`echo add 0 4094 > .../trunk`); any VLAN that is written
+    /// takes it away, VLAN 0 too (sriov-cni#291).
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`], [`HardwareError::NoVf`].
+    pub fn give_trunk(&self, pf: PfAddr, vf: VfIndex) -> Result<(), HardwareError> {
+        self.lock().pf(pf)?.vf(vf)?.trunk = true;
+        Ok(())
+    }
+
+    /// Whether a VF has its trunk.
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`], [`HardwareError::NoVf`].
+    pub fn has_trunk(&self, pf: PfAddr, vf: VfIndex) -> Result<bool, HardwareError> {
+        Ok(self.lock().pf(pf)?.vf(vf)?.trunk)
+    }
+
     /// A guest works with its VF, so that it leaves state in it which only a reset clears.
     ///
     /// # Errors
@@ -368,6 +388,11 @@ impl Fake {
         self.count(|write| matches!(write, Write::NumVfs(at, _) if *at == pf))
     }
 
+    /// Attributes that were sent though the VF had them already: each is a write too many.
+    pub fn repeats(&self) -> usize {
+        self.lock().repeats
+    }
+
     /// Writes that have not returned.
     pub fn outstanding(&self) -> usize {
         self.lock().log.iter().filter(|entry| entry.end == End::Outstanding).count()
@@ -383,8 +408,7 @@ impl Machine {
     fn viable(&self, group: u32) -> bool {
         let mut functions = self.pfs.values().flat_map(|pf| {
             let vfs = pf.vfs.iter().map(|vf| (vf.group, vf.driver.as_deref()));
-            let driver = pf.driver_bound.then(|| pf.rules().driver);
-            vfs.chain(std::iter::once((pf.group, driver)))
+            vfs.chain(std::iter::once((pf.group, pf.driver.as_deref())))
         });
         functions.all(|(of, driver)| of != Some(group) || driver.is_none_or(is_vfio))
     }

@@ -25,6 +25,10 @@ impl Machine {
     ) -> Result<(), Halt> {
         let pf = self.pf(addr)?;
         pf.vf(index)?;
+        let told = pf.attributes(&pf.vfs[index.get()]);
+        if pf.spec.repeats_hang && message.rate == Some(told.rate) {
+            return Err(Halt::WaitsLocked);
+        }
         if !pf.netdev_here {
             let hint = Some("the PF's interface is not in this network namespace");
             return Err(errno(pf, Errno::NODEV, format!("set VF {index}"), hint));
@@ -37,8 +41,24 @@ impl Machine {
             let doing = format!("set nothing on VF {index}");
             return Err(errno(pf, Errno::INVAL, doing, None));
         }
-        pf.apply(index, message)
+        self.repeats += repeated(message, &told);
+        self.pf(addr)?.apply(index, message)
     }
+}
+
+/// How many attributes of a message the VF has already.
+fn repeated(message: &VfMessage, told: &VfAttributes) -> usize {
+    let repeats = [
+        message.mac == Some(told.mac),
+        message.vlan == Some(told.vlan),
+        message.rate == Some(told.rate),
+        message.spoofchk.is_some() && message.spoofchk == told.spoofchk,
+        message.link_state.is_some() && message.link_state == told.link_state,
+        message.trust.is_some() && message.trust == told.trust,
+        message.node_guid.is_some() && message.node_guid == told.node_guid,
+        message.port_guid.is_some() && message.port_guid == told.port_guid,
+    ];
+    repeats.into_iter().filter(|repeat| *repeat).count()
 }
 
 impl Pf {
@@ -104,7 +124,9 @@ impl Pf {
             }
             return Ok(());
         }
-        self.vf(index)?.vlan = vlan;
+        let vf = self.vf(index)?;
+        vf.vlan = vlan;
+        vf.trunk = false;
         Ok(())
     }
 

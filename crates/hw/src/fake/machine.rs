@@ -40,6 +40,8 @@ pub(super) struct Machine {
     pub(super) netns: RdmaNetns,
     pub(super) namespaces: u32,
     pub(super) numbers: Numbers,
+    /// Attributes that were sent to a VF that had them already.
+    pub(super) repeats: usize,
 }
 
 /// Numbers that the kernel gives out; none is given twice.
@@ -100,7 +102,7 @@ pub(super) struct Pf {
     pub(super) slot: String,
     pub(super) total: TotalVfs,
     pub(super) pending: Option<Pending>,
-    pub(super) driver_bound: bool,
+    pub(super) driver: Option<String>,
     pub(super) netdev_here: bool,
     pub(super) interface: u32,
     pub(super) up: bool,
@@ -151,6 +153,8 @@ pub(super) struct Vf {
     pub(super) holder: Option<Holder>,
     /// The address that its driver, a guest's above all, chose by itself.
     pub(super) own_mac: Option<MacAddr>,
+    /// It has a VLAN trunk, which no message sets (sriov-cni#291).
+    pub(super) trunk: bool,
     /// A guest ended without cleaning up: only a reset makes the VF usable (sriov-dp#714).
     pub(super) guest_state: bool,
     /// It was made while the PF was down.
@@ -181,6 +185,7 @@ impl Machine {
             netns: RdmaNetns::Shared,
             namespaces: 1,
             numbers: Numbers::default(),
+            repeats: 0,
         }
     }
 
@@ -225,7 +230,7 @@ impl Machine {
             slot: spec.slot.clone().unwrap_or_else(|| identity.to_string()),
             total: spec.total_vfs,
             pending: spec.pending.clone(),
-            driver_bound: true,
+            driver: Some(spec.personality.rules().driver.to_owned()),
             netdev_here: true,
             interface: self.numbers.interface(),
             up: spec.up,
@@ -345,6 +350,11 @@ impl Pf {
         PfId::Pci(self.addr)
     }
 
+    /// Its own driver is bound to it.
+    pub(super) fn is_driven(&self) -> bool {
+        self.driver.as_deref() == Some(self.rules().driver)
+    }
+
     pub(super) fn carrier(&self) -> bool {
         self.up && self.cable
     }
@@ -437,6 +447,7 @@ impl Vf {
             holder: None,
             own_mac: None,
             guest_state: false,
+            trunk: false,
             stillborn,
             orphaned: false,
             counters: VfCounters::default(),

@@ -62,6 +62,7 @@ pub struct FakePf {
     pub(super) vf_guids: bool,
     pub(super) firmware_lldp: bool,
     pub(super) num_vfs_hangs: bool,
+    pub(super) repeats_hang: bool,
 }
 
 /// A change of the firmware that waits for a reset.
@@ -101,6 +102,7 @@ impl FakePf {
             vf_guids: false,
             firmware_lldp: false,
             num_vfs_hangs: false,
+            repeats_hang: false,
         }
     }
 
@@ -275,6 +277,14 @@ impl FakePf {
     #[must_use]
     pub fn with_hanging_num_vfs(mut self) -> Self {
         self.num_vfs_hangs = true;
+        self
+    }
+
+    /// A rate that the VF has already, sent again, hangs the PF until [`super::Fake::heal`]
+    /// (ovs-tests SW#3036473).
+    #[must_use]
+    pub fn with_hanging_repeats(mut self) -> Self {
+        self.repeats_hang = true;
         self
     }
 

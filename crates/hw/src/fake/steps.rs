@@ -25,8 +25,9 @@ impl Machine {
         if usize::from(count) == now {
             return Ok(());
         }
-        if !pf.driver_bound {
-            return Err(unsupported("no driver", doing, "bind the PF's driver"));
+        if !pf.is_driven() {
+            let driver = pf.driver.as_deref().unwrap_or("no driver");
+            return Err(unsupported(driver, doing, "bind the PF's own driver"));
         }
         if pf.spec.num_vfs_hangs {
             return Err(Halt::WaitsLocked);

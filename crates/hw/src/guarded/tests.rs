@@ -195,3 +195,38 @@ fn unbinding_a_held_vf_fails_the_pf_until_its_holder_goes() {
     }
     assert_eq!(guarded.read(one).expect("read").vfs[0].driver, None);
 }
+
+#[test]
+fn a_pf_that_is_not_there_keeps_no_worker() {
+    let (fake, one, other) = two_pfs();
+    let guarded = Guarded::new(fake.clone());
+    guarded.read(one).expect("read");
+    guarded.read(other).expect("read");
+    fake.hot_remove(one).expect("pulled");
+    assert!(matches!(guarded.read(one), Err(HardwareError::NoPf(_))));
+    assert_eq!(guarded.lanes.lock().expect("whole").len(), 1);
+}
+
+#[test]
+fn calls_that_return_just_about_their_deadline_lose_no_turn() {
+    let (fake, one, _) = two_pfs();
+    let deadline = Duration::from_millis(2);
+    let just = |step: u64| Duration::from_micros(1_600 + step * 4);
+    let chaos = Chaos::new(fake, (0..200).map(|step| (step, Fault::Delay(just(step)))));
+    let tight = Deadlines { write: deadline, ..short() };
+    let guarded = Arc::new(Guarded::with_deadlines(chaos.clone(), tight));
+    let callers: Vec<_> = (0..4)
+        .map(|_| {
+            let guarded = Arc::clone(&guarded);
+            thread::spawn(move || {
+                (0..100).filter(|_| guarded.write_autoprobe(one, true).is_ok()).count() as u64
+            })
+        })
+        .collect();
+    let in_time: u64 = callers.into_iter().map(|caller| caller.join().expect("no panic")).sum();
+    assert!(in_time <= chaos.steps(), "an answer without a call");
+    while guarded.failed() == [one] {
+        thread::sleep(Duration::from_millis(1));
+    }
+    guarded.read(one).expect("the turn is free again");
+}

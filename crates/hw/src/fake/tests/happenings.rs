@@ -156,10 +156,15 @@ fn a_reloaded_driver_has_no_vfs_and_no_profile() {
 #[test]
 fn a_pf_without_its_driver_has_neither_an_interface_nor_vfs() {
     let (fake, pf) = with_vfs(FakePf::new(Personality::Mlx5), 2);
-    fake.set_driver_bound(pf, false).expect("there");
-    let reading = fake.read(pf).expect("read");
-    assert_eq!((reading.driver, reading.netdev, reading.num_vfs), (None, None, 0));
-    lacking(fake.write_num_vfs(pf, 2));
+    for driver in [None, Some("vfio-pci")] {
+        fake.set_pf_driver(pf, driver).expect("there");
+        let reading = fake.read(pf).expect("read");
+        assert_eq!(reading.driver.as_deref(), driver);
+        assert_eq!((reading.netdev, reading.rdma, reading.num_vfs), (None, None, 0));
+        lacking(fake.write_num_vfs(pf, 2));
+    }
+    fake.set_pf_driver(pf, Some("mlx5_core")).expect("there");
+    fake.write_num_vfs(pf, 2).expect("its own is back");
 }
 
 #[test]
@@ -208,6 +213,40 @@ fn writes_are_logged_with_their_end_and_messages_counted_for_each_vf() {
     let ends: Vec<_> = fake.log().into_iter().map(|written| written.end).collect();
     assert_eq!(ends, [End::Done, End::Refused, End::Done]);
     assert_eq!(fake.writes()[2], Write::Vf(pf, vf(1), set_mac(mac(2))));
+}
+
+#[test]
+fn attributes_that_a_vf_has_already_are_counted() {
+    let (fake, pf) = with_vfs(FakePf::new(Personality::Mlx5), 1);
+    let message = VfMessage { trust: Some(false), spoofchk: Some(true), ..set_mac(mac(1)) };
+    send(&fake, pf, 0, message).expect("set");
+    assert_eq!(fake.repeats(), 1, "it was not trusted");
+    send(&fake, pf, 0, message).expect("set");
+    assert_eq!(fake.repeats(), 4);
+}
+
+#[test]
+fn a_rate_that_is_sent_again_may_hang_the_pf() {
+    let (fake, pf) = with_vfs(FakePf::new(Personality::Mlx5).with_hanging_repeats(), 1);
+    send(&fake, pf, 0, set_rate(0, 50)).expect("another rate");
+    let again = thread::spawn({
+        let fake = fake.clone();
+        move || send(&fake, pf, 0, set_rate(0, 50))
+    });
+    thread::sleep(Duration::from_millis(20));
+    assert!(!again.is_finished());
+    fake.heal(pf).expect("there");
+    again.join().expect("no panic").expect("set");
+}
+
+#[test]
+fn a_trunk_ends_with_any_vlan_that_is_written() {
+    let (fake, pf) = with_vfs(FakePf::new(Personality::Mlx5), 1);
+    fake.give_trunk(pf, vf(0)).expect("there");
+    send(&fake, pf, 0, set_mac(mac(1))).expect("set");
+    assert!(fake.has_trunk(pf, vf(0)).expect("there"));
+    send(&fake, pf, 0, set_vlan(0)).expect("set");
+    assert!(!fake.has_trunk(pf, vf(0)).expect("there"));
 }
 
 #[test]
