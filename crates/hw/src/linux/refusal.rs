@@ -21,6 +21,8 @@ const EPROTONOSUPPORT: i32 = 93;
 pub(super) const EOPNOTSUPP: i32 = 95;
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
 const ENOTTY: i32 = 25;
 /// The kernel's own, which drivers let out by mistake (include/linux/errno.h).
 const ENOTSUPP: i32 = 524;
@@ -66,6 +68,9 @@ impl Deed {
             (Self::VfSetting | Self::Reset, EBUSY | EAGAIN) => {
                 "the VF is in reset or in use; unbind its driver and try again"
             }
+            (Self::VfSetting, EINVAL) => {
+                "the driver does not take this value; many have no min rate, some refuse a zero MAC"
+            }
             (_, EAGAIN) => "the device is busy or in reset; try again",
             (_, EBUSY) => "somebody uses it; `lanekeeper host show` names who holds a VF",
             _ => return None,
@@ -79,6 +84,8 @@ impl Deed {
             // No `sriov_configure` in the driver (drivers/pci/iov.c), no such generic family, no
             // such file of the driver's.
             ENOENT => matches!(self, Self::NumVfs | Self::Eswitch | Self::Roce | Self::Reset),
+            // Its driver registered no devlink device.
+            ENODEV => self == Self::Eswitch,
             // No way to reset it (`pci_reset_function`).
             ENOTTY => self == Self::Reset,
             _ => false,
@@ -185,6 +192,14 @@ mod tests {
             let error = step(Deed::VfSetting).failed(refused(errno, None)).to_string();
             assert_eq!(error, "mlx5_core cannot set trust on VF 3; leave it off");
         }
+    }
+
+    #[test]
+    fn a_device_that_devlink_does_not_know_has_no_eswitch() {
+        let error = step(Deed::Eswitch).failed(refused(ENODEV, None));
+        assert!(matches!(error, HardwareError::Unsupported { .. }), "{error}");
+        let error = step(Deed::VfSetting).failed(refused(ENODEV, None));
+        assert_eq!(error.errno(), Some(ENODEV));
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub(super) fn send_vf(linux: &Linux, pf: PfAddr, vf: VfIndex, message: &VfMessag
 pub(super) fn set_vf_mtu(linux: &Linux, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Done {
     let device = linux.tree.device(known_vf(linux, pf, vf)?);
     let step = Step {
-        driver: pci::driver(&device),
+        driver: pci::driver(&device).or_else(|| Some(format!("VF {vf} without a driver"))),
         instead: "bind the VF to its network driver, or set the MTU inside the VM",
         ..step(linux, pf, Deed::VfMtu, format!("set MTU {mtu} on VF {vf}"), "")
     };
@@ -177,7 +177,7 @@ fn vf_step(
     doing: String,
 ) -> Result<Step, HardwareError> {
     let folder = linux.pf_folder(pf)?;
-    let driver = pci::driver(&linux.tree.device(vf));
+    let driver = pci::driver(&linux.tree.device(vf)).or_else(|| Some("the kernel".to_owned()));
     let step = Step { pf, driver, deed, doing, instead: "bind it to a driver that can" };
     if virtual_functions(&folder).iter().any(|(_, addr)| *addr == vf) {
         return Ok(step);
