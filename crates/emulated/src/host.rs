@@ -154,12 +154,13 @@ impl SriovHost {
             .monitor()
             .wait_event(mark, "RESET", MONITOR_CALL, |event| event.name == "RESET");
         reset.map_err(|error| self.hardware(error))?;
-        self.command("set-action", &json!({ "reboot": "shutdown" }))?;
+        // The firmware resets once more on its way.
         self.vm.agent().ping(within).map_err(|error| EmulatedError::NotBack {
             host: self.plan.name.clone(),
             after: within,
             error,
-        })
+        })?;
+        self.command("set-action", &json!({ "reboot": "shutdown" })).map(drop)
     }
 
     /// End the host at once, as a power cut would.

@@ -65,10 +65,10 @@ pub enum Cable {
     },
 }
 
-/// A folder that the host sees at `/TAG`, read-only. Files must not change while the host runs.
+/// A folder that the host sees at `/shared/TAG`, read-only. Files must not change while the host runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The name of the mount point below `/`, at most 31 letters.
+    /// Its name there, at most 31 letters.
     pub tag: String,
     /// The folder.
     pub folder: PathBuf,

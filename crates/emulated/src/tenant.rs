@@ -136,7 +136,7 @@ fn command(plan: &TenantPlan, command_line: &str) -> String {
     let name = &plan.name;
     let memory = MEMORY_MIB;
     let mut text = format!(
-        "exec /{QEMU}/{program} -name guest={name} -no-user-config -nodefaults -no-reboot \
+        "exec /shared/{QEMU}/{program} -name guest={name} -no-user-config -nodefaults -no-reboot \
          -display none \
          -machine q35,memory-backend=mem,hpet=off,i8042=off,smbus=off,sata=off,usb=off,vmport=off \
          -accel kvm -cpu host -smp 1 -m {memory}M \
@@ -145,7 +145,7 @@ fn command(plan: &TenantPlan, command_line: &str) -> String {
          -chardev pipe,id=agent,path=/dev/virtio-ports/{port} \
          -device virtserialport,bus=serial.0,chardev=agent,name=org.qemu.guest_agent.0 \
          -object rng-random,id=random,filename=/dev/urandom -device virtio-rng-pci,rng=random \
-         -kernel /{IMAGE}/vmlinux -initrd /{IMAGE}/initramfs.cpio -append '{command_line}'",
+         -kernel /shared/{IMAGE}/vmlinux -initrd /shared/{IMAGE}/initramfs.cpio -append '{command_line}'",
         program = qemu::PROGRAM,
         serial = serial_log(name),
         port = port_name(name),

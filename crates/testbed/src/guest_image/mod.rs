@@ -117,7 +117,7 @@ pub struct GuestImage {
     /// The initramfs, uncompressed.
     pub initramfs: PathBuf,
     /// The initramfs of an emulated host (see [`crate::sriov`]): a guest with the drivers of SR-IOV
-    /// NICs, VFIO and KVM, which mounts every shared folder at `/TAG`.
+    /// NICs, VFIO and KVM, which mounts every shared folder at `/shared/TAG`.
     pub host_initramfs: PathBuf,
     /// Hash of all that went in, as in the folder's name.
     pub id: String,
