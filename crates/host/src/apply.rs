@@ -15,6 +15,7 @@ use crate::error::HostError;
 use crate::ledger::{Intent, Ledger, Life, PfRecord, PfTarget, Unconfirmed, VfRecord};
 use crate::owner::{Owner, Session, read_back};
 use crate::plan::{self, PfPlan, Plan, PlanStep, Step, Steps};
+use crate::scrub;
 use crate::snapshot::{PfSnapshot, VfSnapshot};
 
 /// How often a PF is brought nearer to its target before it is given up: a driver that changes one
@@ -278,9 +279,8 @@ impl Session<'_> {
             }
             let mut record =
                 VfRecord { parked_mac: known.and_then(|vf| vf.parked_mac), ..VfRecord::free() };
-            if let Some(holder) = &vf.holder {
-                let (pid, command) = (holder.pid, &holder.command);
-                let reason = format!("{command} (pid {pid}) held it when it was taken over");
+            if let Some(user) = plan::user(vf) {
+                let reason = format!("{user} used it when it was taken over");
                 applied.notes.push(format!("VF {} is quarantined: {reason}", vf.vf));
                 record.life = Life::Quarantined { reason };
             }
@@ -347,26 +347,47 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// One reading, one message a VF.
+    /// One reading, one message a VF, and another look.
     fn scrub_step(&mut self, vfs: &[VfIndex], applied: &mut Applied) -> Result<(), HostError> {
         let pf = self.read()?;
         for vf in pf.vfs.iter().filter(|vf| vfs.contains(&vf.vf)) {
-            self.record
-                .vfs
-                .entry(vf.vf)
-                .or_insert_with(|| VfRecord { life: Life::Absent, ..VfRecord::free() });
-            match self.scrub_attributes(&pf, vf)? {
-                Ok(notes) => applied.notes.extend(notes),
-                Err(reason) => {
-                    applied.notes.push(format!("VF {} is quarantined: {reason}", vf.vf));
-                    self.record.vfs.insert(
-                        vf.vf,
-                        VfRecord { life: Life::Quarantined { reason }, ..VfRecord::free() },
-                    );
+            let is_new = !self.record.vfs.contains_key(&vf.vf);
+            self.record.vfs.entry(vf.vf).or_insert_with(VfRecord::absent);
+            // A VF that was somebody's is taken from its driver: the host's network tools would
+            // go on with it (openshift/sriov-network-operator#414).
+            if is_new {
+                self.set_override(vf, None)?;
+                self.unbind(vf)?;
+            }
+            let scrubbed = self.scrub_attributes(&pf, vf)?;
+            self.note_scrub(vf.vf, scrubbed, applied);
+        }
+        let pf = self.read()?;
+        for vf in pf.vfs.iter().filter(|vf| vfs.contains(&vf.vf)) {
+            if !scrub::keeps_a_mac(&pf, vf, &self.record) {
+                continue;
+            }
+            let parked = self.park_mac(vf.vf)?.map(|note| vec![note]);
+            self.note_scrub(vf.vf, parked, applied);
+        }
+        Ok(())
+    }
+
+    fn note_scrub(
+        &mut self,
+        vf: VfIndex,
+        scrubbed: Result<Vec<String>, String>,
+        applied: &mut Applied,
+    ) {
+        match scrubbed {
+            Ok(notes) => applied.notes.extend(notes),
+            Err(reason) => {
+                applied.notes.push(format!("VF {vf} is quarantined: {reason}"));
+                if let Some(record) = self.record.vfs.get_mut(&vf) {
+                    record.life = Life::Quarantined { reason };
                 }
             }
         }
-        Ok(())
     }
 
     fn settle_step(&self, vfs: &[VfIndex]) -> Result<(), HostError> {

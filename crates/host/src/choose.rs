@@ -18,6 +18,7 @@ use crate::file::nearest;
 use crate::ledger::{ClaimRecord, LedgerError, Life, PfRecord, VfOriginal};
 use crate::owner::{Owner, Session};
 use crate::request::{Claim, ClaimId, ClaimRequest, DriverWanted, RdmaNeed, hex};
+use crate::scrub::is_no_guid;
 
 /// A PF that could give a VF.
 struct Candidate {
@@ -301,8 +302,10 @@ impl Session<'_> {
         }
         self.record.claims.insert(id.clone(), claim);
         self.save()?;
-        let ready =
-            self.make_ready(&id, &request.vm).and_then(|()| self.describe(&id, &request.vm));
+        let ready = self
+            .make_ready(&id, &request.vm)
+            .and_then(|()| self.describe(&id, &request.vm))
+            .and_then(|claim| self.hand_over(&id).map(|()| claim));
         match ready {
             Ok(claim) => Ok(Some(claim)),
             Err(source) => match self.undo_claim(&id) {
@@ -315,6 +318,14 @@ impl Session<'_> {
                 }),
             },
         }
+    }
+
+    /// From here on the owner counts on it.
+    fn hand_over(&mut self, id: &ClaimId) -> Result<(), HostError> {
+        if let Some(claim) = self.record.claims.get_mut(id) {
+            claim.handed_over = true;
+        }
+        self.save()
     }
 
     /// A VF that the ledger has as free and that could be given away.
@@ -447,7 +458,7 @@ impl Session<'_> {
             VfSettings { mac, vlan, spoofchk, addresses: Vec::new(), trust, link_state, rate, mtu };
         settings.validate()?;
         // Where the PF tells GUIDs and this VF has none, the MAC's is set with the rest.
-        let untold = now.node_guid.is_none_or(|guid| !guid.is_zero());
+        let untold = now.node_guid.is_none_or(|guid| !is_no_guid(guid));
         let by_mac = || lanekeeper_model::Guid::from_mac(mac);
         let guid = match request.guid {
             None if rdma == RdmaNeed::Hardware && !untold => Some(by_mac()),

@@ -12,7 +12,7 @@ use crate::handover::{HandOver, check_node};
 use crate::ledger::{ClaimRecord, Life, PfRecord, VfOriginal, VfRecord};
 use crate::owner::{Session, is_refusal, read_back};
 use crate::request::{Claim, ClaimId, DriverWanted, RdmaNeed, VmFacts};
-use crate::scrub::{Scrubbed, one_by_one};
+use crate::scrub::{Scrubbed, is_no_guid, one_by_one};
 
 /// The driver that hands a device to user space.
 const VFIO: &str = "vfio-pci";
@@ -88,7 +88,7 @@ impl Session<'_> {
             check_node(&*self.owner.preflight, group, vm)?;
         }
         if let Some(claim) = self.record.claims.get_mut(id) {
-            (claim.handed_over, claim.lost) = (true, None);
+            claim.lost = None;
         }
         self.record.vfs.entry(claim.vf).or_insert_with(VfRecord::free).life = Life::Bound;
         self.save()
@@ -174,7 +174,7 @@ impl Session<'_> {
     /// only then (openshift/sriov-network-operator#237).
     fn prove_guid(&mut self, pf: &PfReading, claim: &ClaimRecord) -> Result<(), HostError> {
         let (_, now) = self.read_vf(claim.vf)?;
-        if now.attributes.and_then(|now| now.node_guid).is_some_and(|guid| !guid.is_zero()) {
+        if now.attributes.and_then(|now| now.node_guid).is_some_and(|guid| !is_no_guid(guid)) {
             return Ok(());
         }
         let no_guid = HostError::from(Preflight::NoGuid { address: now.addr });
@@ -185,7 +185,7 @@ impl Session<'_> {
             return Err(Preflight::Module { address: now.addr, driver }.into());
         }
         match now.rdma {
-            Some(rdma) if !rdma.node_guid.is_zero() => Ok(()),
+            Some(rdma) if !is_no_guid(rdma.node_guid) => Ok(()),
             _ => Err(no_guid),
         }
     }
@@ -328,7 +328,7 @@ impl Session<'_> {
         if claim.rdma == RdmaNeed::Software {
             notes.push("RDMA is the VM's own: load rdma_rxe there".to_owned());
         }
-        let told = now.attributes.and_then(|now| now.node_guid).filter(|guid| !guid.is_zero());
+        let told = now.attributes.and_then(|now| now.node_guid).filter(|guid| !is_no_guid(*guid));
         let by_mac = (claim.rdma == RdmaNeed::Hardware).then(|| Guid::from_mac(claim.settings.mac));
         let guid = told.or(now.rdma.map(|rdma| rdma.node_guid)).or(claim.guid).or(by_mac);
         let life = self.life(claim.vf);

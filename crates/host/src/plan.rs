@@ -451,7 +451,10 @@ pub(crate) fn pf_steps(
     }
     if !scrub.is_empty() {
         let why = "a VF that nobody owns passes nothing and keeps nothing of whoever had it";
-        steps.push(Step::Scrub(scrub), why, None);
+        let bound = |vf: &VfReading| scrub.contains(&vf.vf) && !record.vfs.contains_key(&vf.vf);
+        let takes = pf.vfs.iter().any(|vf| bound(vf) && vf.driver.is_some());
+        let disturbs = takes.then_some("interfaces of these VFs on this host go away");
+        steps.push(Step::Scrub(scrub.clone()), why, disturbs);
     }
     if !settle.is_empty() {
         let vfs = settle.into_iter().map(|(vf, _)| vf).collect();
@@ -550,13 +553,30 @@ fn to_scrub(target: &PfTarget, pf: &PfReading, record: &PfRecord, steps: &Steps)
         return all.filter(|vf| record.owner_of(*vf).is_none()).collect();
     }
     let nobodys = |vf: &&VfReading| {
-        let quarantined =
-            record.vfs.get(&vf.vf).is_some_and(|vf| matches!(vf.life, Life::Quarantined { .. }));
-        record.owner_of(vf.vf).is_none() && vf.holder.is_none() && !quarantined
+        let known = record.vfs.get(&vf.vf).map(|vf| &vf.life);
+        match known {
+            _ if record.owner_of(vf.vf).is_some() || vf.holder.is_some() => false,
+            Some(Life::Quarantined { .. }) => false,
+            // One that the host itself uses is not taken away from it.
+            None | Some(Life::Absent) => user(vf).is_none(),
+            Some(_) => true,
+        }
     };
     let mode = target.eswitch.or(pf.eswitch);
     let vfs = pf.vfs.iter().filter(nobodys);
-    vfs.filter(|vf| !scrub::is_scrubbed(pf, vf, record, mode)).map(|vf| vf.vf).collect()
+    let to_scrub = |vf: &&VfReading| {
+        let is_new = !record.vfs.contains_key(&vf.vf) && vf.driver.is_some();
+        is_new || !scrub::is_scrubbed(pf, vf, record, mode)
+    };
+    vfs.filter(to_scrub).map(|vf| vf.vf).collect()
+}
+
+/// Who uses a VF that is not in the ledger: a process, or the host by an interface that is up.
+pub(crate) fn user(vf: &VfReading) -> Option<String> {
+    let process =
+        vf.holder.as_ref().map(|holder| format!("{} (pid {})", holder.command, holder.pid));
+    let interface = vf.netdev.as_ref().filter(|netdev| netdev.up);
+    process.or_else(|| interface.map(|netdev| format!("interface {}, which is up,", netdev.name)))
 }
 
 /// VFs that are not as their owners asked, and whether somebody holds them.

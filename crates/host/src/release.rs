@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::HostError;
 use crate::ledger::{Life, PfRecord};
 use crate::owner::{Owner, Session};
-use crate::request::{ClaimId, OwnerToken};
+use crate::request::{Claim, ClaimId, OwnerToken, VmFacts};
 
 /// What is to be released.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,15 +160,42 @@ impl Owner {
         self.move_on(id, token, Life::Detaching)
     }
 
-    fn move_on(&self, id: &ClaimId, token: &OwnerToken, life: Life) -> Result<(), HostError> {
+    /// The VMM has given the VF of a claim back: it can be handed over again, or released.
+    ///
+    /// # Errors
+    /// As [`Owner::attached`].
+    pub fn detached(&self, id: &ClaimId, token: &OwnerToken) -> Result<(), HostError> {
+        self.move_on(id, token, Life::Bound)
+    }
+
+    /// A claim as it is now.
+    ///
+    /// # Errors
+    /// As [`Owner::attached`], and those of reading the PF.
+    pub fn claim_of(&self, id: &ClaimId, token: &OwnerToken) -> Result<Claim, HostError> {
+        let (session, _) = self.theirs(id, token)?;
+        session.describe(id, &VmFacts::default())
+    }
+
+    fn theirs(
+        &self,
+        id: &ClaimId,
+        token: &OwnerToken,
+    ) -> Result<(Session<'_>, VfIndex), HostError> {
         let not_yours = || HostError::NotYours(id.clone());
         let key = self.find(&Which::Claim(id.clone()))?.ok_or_else(not_yours)?;
-        let mut session = self.session(&key)?;
+        let session = self.session(&key)?;
         let claim = session.claim(id)?;
         if claim.token != token.hash() {
             return Err(not_yours());
         }
-        session.set_life(claim.vf, life)
+        let vf = claim.vf;
+        Ok((session, vf))
+    }
+
+    fn move_on(&self, id: &ClaimId, token: &OwnerToken, life: Life) -> Result<(), HostError> {
+        let (mut session, vf) = self.theirs(id, token)?;
+        session.set_life(vf, life)
     }
 
     /// Scrub a quarantined VF once more, so that it is free again if it can be.

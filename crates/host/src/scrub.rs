@@ -7,7 +7,7 @@ use std::time::Instant;
 use lanekeeper_hw::inventory::{PfReading, VfAttributes, VfReading};
 use lanekeeper_hw::message::VfMessage;
 use lanekeeper_model::{
-    EswitchMode, Guid, LinkState, Mtu, RateLimits, VfIndex, VfSettings, VlanTag,
+    EswitchMode, Guid, LinkState, MacAddr, Mtu, RateLimits, VfIndex, VfSettings, VlanTag,
 };
 
 use crate::drivers::{self, Knob};
@@ -39,7 +39,23 @@ pub(crate) fn is_scrubbed(
     record: &PfRecord,
     mode: Option<EswitchMode>,
 ) -> bool {
-    what_is_left(pf, vf, record, mode).is_empty()
+    let mut left = what_is_left(pf, vf, record, mode);
+    // The address that the host's own driver took when it was bound is the driver's.
+    let of_driver = vf.netdev.as_ref().map(|netdev| netdev.mac);
+    if of_driver.is_some() && of_driver == vf.attributes.map(|now| now.mac) {
+        (left.mac, left.node_guid, left.port_guid) = (None, None, None);
+    }
+    left.is_empty()
+}
+
+/// Whether a VF without a driver tells a MAC that it should not have.
+pub(crate) fn keeps_a_mac(pf: &PfReading, vf: &VfReading, record: &PfRecord) -> bool {
+    vf.driver.is_none() && what_is_left(pf, vf, record, pf.eswitch).mac.is_some()
+}
+
+/// No GUID, or the one that mlx5 makes of no MAC (`node_guid_gen_from_mac`, eswitch.c).
+pub(crate) fn is_no_guid(guid: Guid) -> bool {
+    guid.is_zero() || guid == Guid::from_mac(MacAddr::ZERO)
 }
 
 /// The message that takes away what is left; empty if nothing is.
@@ -65,7 +81,7 @@ fn what_is_left(
     }
     let leftover = |guid: Option<Guid>| {
         let own = parked.map(Guid::from_mac);
-        guid.filter(|guid| !guid.is_zero() && Some(*guid) != own).map(|_| Guid::ZERO)
+        guid.filter(|guid| !is_no_guid(*guid) && Some(*guid) != own).map(|_| Guid::ZERO)
     };
     message.node_guid = leftover(now.node_guid);
     message.port_guid = leftover(now.port_guid);
@@ -150,9 +166,10 @@ impl Session<'_> {
         Ok(if dirty.is_empty() { Ok(notes) } else { Err(dirty.join("; ")) })
     }
 
-    /// A driver that takes no zero MAC back gets a locally administered one (sriov-cni#88), drawn
-    /// once for the VF.
-    fn park_mac(&mut self, vf: VfIndex) -> Result<Result<String, String>, HostError> {
+    /// A VF that its driver does not let be without a MAC gets a locally administered one, drawn once
+    /// for the VF: the driver takes no zero one back (sriov-cni#88), or then tells one that a guest
+    /// gave itself (bnxt_sriov.c, bnxt_vf_configure_mac).
+    pub(crate) fn park_mac(&mut self, vf: VfIndex) -> Result<Result<String, String>, HostError> {
         let known = self.record.vfs.get(&vf).and_then(|vf| vf.parked_mac);
         let mac = known.unwrap_or_else(|| self.owner.drawn_mac());
         if let Some(record) = self.record.vfs.get_mut(&vf) {
@@ -161,7 +178,9 @@ impl Session<'_> {
         self.save()?;
         let message = VfMessage { mac: Some(mac), ..VfMessage::default() };
         match self.owner.patiently(|hw| hw.send_vf(self.addr, vf, &message)) {
-            Ok(()) => Ok(Ok(format!("the driver takes no zero MAC back; VF {vf} keeps {mac}"))),
+            Ok(()) => {
+                Ok(Ok(format!("this NIC does not let VF {vf} be without a MAC; it keeps {mac}")))
+            }
             Err(error) if is_refusal(&error) => Ok(Err(error.to_string())),
             Err(error) => Err(error.into()),
         }
@@ -210,7 +229,14 @@ impl Session<'_> {
             }
             Err(error) => return Err(error.into()),
         }
-        let (pf, now) = self.read_vf(vf)?;
+        let (mut pf, mut now) = self.read_vf(vf)?;
+        if what_is_left(&pf, &now, &self.record, pf.eswitch).mac.is_some() {
+            match self.park_mac(vf)? {
+                Ok(note) => notes.push(note),
+                Err(refusal) => return Ok(Scrubbed::Dirty(format!("MAC: {refusal}"))),
+            }
+            (pf, now) = self.read_vf(vf)?;
+        }
         Ok(match self.leftovers(&pf, &now) {
             None => Scrubbed::Clean(notes),
             Some(left) => Scrubbed::Dirty(left),

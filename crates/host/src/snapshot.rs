@@ -89,8 +89,7 @@ impl PfSnapshot {
         self.vfs.iter().find_map(|(vf, before)| {
             let now = now.vfs.get(vf)?;
             let theirs = before.claim != now.claim;
-            let same = before.attributes == now.attributes && before.driver == now.driver;
-            (!theirs && !same).then(|| format!("VF {vf}"))
+            (!theirs && before != now).then(|| format!("VF {vf}"))
         })
     }
 }

@@ -3,12 +3,15 @@
 
 /// The message with the nearest of the keys that it lists.
 pub(crate) fn with_nearest_key(message: &str) -> String {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let unknown = message.contains("unknown field").then(|| quoted.next()).flatten();
-    let Some(unknown) = unknown else {
+    let unknown = message.split_once("unknown field `").and_then(|(_, rest)| rest.split_once('`'));
+    let Some((unknown, rest)) = unknown else {
         return message.to_owned();
     };
-    match nearest(unknown, quoted) {
+    let listed = rest.lines().next().and_then(|line| line.split_once("expected "));
+    let is_key = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let known = listed.map(|(_, list)| list).unwrap_or_default();
+    let known = known.split(|c| !is_key(c)).filter(|word| !["", "one", "of", "or"].contains(word));
+    match nearest(unknown, known) {
         Some(key) => format!("{}\ndid you mean `{key}`?", message.trim_end()),
         None => message.to_owned(),
     }

@@ -147,6 +147,10 @@ pub struct VfRecord {
 }
 
 impl VfRecord {
+    pub(crate) fn absent() -> Self {
+        Self { life: Life::Absent, ..Self::free() }
+    }
+
     pub(crate) fn free() -> Self {
         Self { life: Life::Free, original: None, parked_mac: None, last_reset: None }
     }

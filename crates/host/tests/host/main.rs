@@ -1,0 +1,13 @@
+//! The host's owner over hosts in memory: each test is named after what it guards, most of them
+//! faults that users reported against other tools. No hardware is needed.
+
+mod apply;
+mod claims;
+mod contention;
+mod every_step;
+mod files;
+mod histories;
+mod plans;
+mod recovery;
+mod releases;
+mod rig;
