@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod demo;
+mod output;
 mod softnic;
+mod values;
 
 /// High-performance Ethernet for virtual machines: one owner from PF to VM.
 #[derive(Parser)]
@@ -44,6 +46,9 @@ pub(crate) enum Failure {
     /// The work failed (exit code 1).
     #[error("{0}")]
     Work(String),
+    /// Nobody reads what it has to say any more; that is the reader's choice (exit code 0).
+    #[error("standard output was closed by its reader")]
+    Unread,
 }
 
 /// What this program was started by, for messages that name a command of it: it need not be on the
@@ -56,6 +61,7 @@ pub(crate) fn program() -> String {
 impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
+            Self::Unread => 0,
             Self::Work(_) => 1,
             Self::Usage(_) => 2,
         }
@@ -70,24 +76,24 @@ fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
+        // It would be said on standard error, which is what failed: a NIC must outlive its log.
+        .log_internal_errors(false)
         .init();
     let result = match cli.command {
         Command::Softnic(args) => softnic::run(args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),
         Command::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Cli::command(),
-                "lanekeeper",
-                &mut std::io::stdout(),
-            );
-            Ok(ExitCode::SUCCESS)
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "lanekeeper", &mut script);
+            output::print(String::from_utf8_lossy(&script).trim_end()).map(|()| ExitCode::SUCCESS)
         }
     };
     match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("lanekeeper: {failure}");
+            if !matches!(failure, Failure::Unread) {
+                output::note(format!("lanekeeper: {failure}"));
+            }
             ExitCode::from(failure.exit_code())
         }
     }

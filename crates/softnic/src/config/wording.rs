@@ -32,8 +32,7 @@ struct Line<'t> {
 impl<'t> Line<'t> {
     /// The line that holds this byte.
     fn holding(text: &'t str, at: usize) -> Option<Self> {
-        let before = &text.as_bytes()[..at.min(text.len())];
-        let index = before.iter().filter(|byte| **byte == b'\n').count();
+        let index = text.get(..at)?.matches('\n').count();
         text.lines().nth(index).map(|text| Self { number: index + 1, text: text.trim() })
     }
 }
@@ -45,11 +44,11 @@ fn placed(line: Option<&Line<'_>>, message: &str) -> String {
     }
 }
 
-/// Whether this byte is before the first table of the file.
+/// Whether no table of the file begins before this byte or at it.
 fn in_no_table(text: &str, at: Option<usize>) -> bool {
-    let before = &text.as_bytes()[..at.unwrap_or(0).min(text.len())];
-    !before.split(|byte| *byte == b'\n').any(|line| line.trim_ascii_start().starts_with(b"["))
-        && !text[before.len()..].trim_start().starts_with('[')
+    let (before, after) = text.split_at_checked(at.unwrap_or(0)).unwrap_or((text, ""));
+    let begins_table = |line: &str| line.trim_start().starts_with('[');
+    !before.lines().any(begins_table) && !begins_table(after)
 }
 
 fn key_at(text: &str, key: &str) -> Option<usize> {

@@ -1,0 +1,27 @@
+//! What a command has to say to standard output and standard error, also where nobody reads any more
+//! (`| head`): a reader that has gone has seen what it wanted, and is no reason to fail, let alone to
+//! panic.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+use crate::Failure;
+
+/// Write this and a line's end to standard output.
+///
+/// # Errors
+/// [`Failure::Unread`] when the reader is gone; [`Failure::Work`] when what is written is lost, as on
+/// a disk that is full.
+pub(crate) fn print(text: impl Display) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::Unread),
+        Err(error) => Err(Failure::Work(format!("cannot write to standard output: {error}"))),
+    }
+}
+
+/// Write this and a line's end to standard error, if anybody reads it.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
