@@ -9,6 +9,7 @@ pub mod accel;
 pub mod agent;
 mod guest;
 mod machine;
+pub mod passthrough;
 mod process;
 pub mod qemu;
 pub mod qmp;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use lanekeeper_host::{
@@ -13,6 +14,8 @@ use lanekeeper_model::{
     Guid, LinkState, MacAddr, Mbps, Mtu, PciAddr, Pcp, VfIndex, VlanId, VlanProtocol, VlanTag,
 };
 use lanekeeper_topology::{Affinity, Distance, Strictness};
+use lanekeeper_vmm::passthrough;
+use lanekeeper_vmm::qmp::Qmp;
 
 use super::Place;
 use crate::Failure;
@@ -161,6 +164,68 @@ pub(super) struct ReleaseArgs {
     /// ... and the number of the VF.
     #[arg(long, requires = "pf", value_parser = vf)]
     vf: Option<VfIndex>,
+}
+
+/// Which VM, and whose VF.
+#[derive(clap::Args)]
+pub(super) struct HandArgs {
+    #[command(flatten)]
+    owner: Owner,
+    /// The claim, as `claim` named it.
+    claim: String,
+    /// Monitor socket (QMP) of the QEMU that runs the VM.
+    #[arg(long, value_name = "SOCKET")]
+    qmp: PathBuf,
+}
+
+/// Put a claimed VF into a VM that runs.
+pub(super) fn attach(
+    place: &Place,
+    args: &HandArgs,
+    bus: Option<&str>,
+) -> Result<ExitCode, Failure> {
+    let (id, token) = (ClaimId(args.claim.clone()), args.owner.token()?);
+    let owner = place.ready_owner()?;
+    let claim = owner.claim_of(&id, &token)?;
+    let qmp = monitor(&args.qmp)?;
+    // Journal, then touch: should this program die now, the VF counts as the VM's.
+    owner.attached(&id, &token)?;
+    match passthrough::attach(&qmp, &args.claim, claim.address, bus) {
+        Ok(port) => {
+            place.tell(&port, || format!("VF {} is in the VM, behind {port}", claim.address))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            owner.detached(&id, &token)?;
+            Err(Failure::Work(error.to_string()))
+        }
+    }
+}
+
+/// Take a VF out of a VM that runs; it stays its owner's until it is released.
+pub(super) fn detach(
+    place: &Place,
+    args: &HandArgs,
+    within: Duration,
+) -> Result<ExitCode, Failure> {
+    let (id, token) = (ClaimId(args.claim.clone()), args.owner.token()?);
+    let owner = place.ready_owner()?;
+    let qmp = monitor(&args.qmp)?;
+    owner.detaching(&id, &token)?;
+    let was_there = passthrough::detach(&qmp, &args.claim, within)
+        .map_err(|error| Failure::Work(error.to_string()))?;
+    owner.detached(&id, &token)?;
+    place.tell(&was_there, || {
+        let how = if was_there { "is out of the VM" } else { "was not in the VM" };
+        format!("the VF of {id} {how}; it stays yours until it is released")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn monitor(socket: &Path) -> Result<Qmp, Failure> {
+    Qmp::connect(socket, Duration::from_secs(10), || false).map_err(|error| {
+        Failure::Work(format!("cannot reach QEMU's monitor {}: {error}", socket.display()))
+    })
 }
 
 /// Claim, and print the claim as JSON.

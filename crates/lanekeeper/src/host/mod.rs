@@ -85,6 +85,22 @@ enum Command {
     Claim(Box<claim::ClaimArgs>),
     /// Give a VF back: it is scrubbed, and free for the next owner.
     Release(claim::ReleaseArgs),
+    /// Put a claimed VF into a QEMU that runs (VFIO hot plug).
+    Attach {
+        #[command(flatten)]
+        hand: claim::HandArgs,
+        /// Root port to plug it into; the first that is free if not given.
+        #[arg(long)]
+        bus: Option<String>,
+    },
+    /// Take it out again: waits until QEMU has let go of it. It stays claimed.
+    Detach {
+        #[command(flatten)]
+        hand: claim::HandArgs,
+        /// Seconds that the guest may take.
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        within: u64,
+    },
     /// Scrub a quarantined VF once more.
     Requalify {
         /// Our name for the PF.
@@ -138,6 +154,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Check(file) => check(&place, &file),
         Command::Claim(args) => claim::claim(&place, *args),
         Command::Release(args) => claim::release(&place, &args),
+        Command::Attach { hand, bus } => claim::attach(&place, &hand, bus.as_deref()),
+        Command::Detach { hand, within } => {
+            claim::detach(&place, &hand, Duration::from_secs(within))
+        }
         Command::Requalify { pf, vf } => {
             let life = place.ready_owner()?.clear_quarantine(&pf, vf)?;
             place.tell(&life, || format!("VF {vf} of pf {pf} is {life}"))?;
