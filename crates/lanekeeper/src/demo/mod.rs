@@ -31,6 +31,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Failure;
+use crate::output::{note, print};
 use hosts::NicProcess;
 use picture::Picture;
 use plan::VMS;
@@ -172,18 +173,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         (Some(Command::Console { vm }), _) => {
             let left = vms::console(&site, &vm)?;
             // The guest's last line may have no end, and the terminal has just been given back.
-            eprintln!(
-                "\n==> {}",
-                match left {
-                    console::Left::ByUser => format!("left the console of {vm}; the VM runs on"),
-                    console::Left::ByVm => format!("{vm} has ended"),
-                }
-            );
+            let how = match left {
+                console::Left::ByUser => format!("left the console of {vm}; the VM runs on"),
+                console::Left::ByVm => format!("{vm} has ended"),
+            };
+            note(format!("\n==> {how}"));
             Ok(ExitCode::SUCCESS)
         }
         (None, true) => {
             let there_was = site.down()?;
-            println!("{}", if there_was { "taken down" } else { "there was nothing to take down" });
+            print(if there_was { "taken down" } else { "there was nothing to take down" })?;
             Ok(ExitCode::SUCCESS)
         }
         (None, false) => {
@@ -226,7 +225,7 @@ fn show(site: &Arc<Site>, keep: bool, form: Form) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))?;
     if site.claim()? {
-        eprintln!("==> removed what a killed run had left behind");
+        note("==> removed what a killed run had left behind");
     }
     let progress = Arc::new(Progress::new(PREPARATIONS + checks::STEPS));
     let (tell, news) = channel();
@@ -247,7 +246,7 @@ fn show(site: &Arc<Site>, keep: bool, form: Form) -> Result<ExitCode, Failure> {
         Ok(News::Over(Ok(Ok(done)))) if keep => {
             site.keep()?;
             let presented = present(&done.report, form);
-            eprint!("{}", done.guide);
+            note(done.guide.trim_end());
             presented
         }
         Ok(News::Over(Ok(outcome))) => {
@@ -262,7 +261,7 @@ fn show(site: &Arc<Site>, keep: bool, form: Form) -> Result<ExitCode, Failure> {
             std::panic::resume_unwind(panic)
         }
         Ok(News::Signal(signal)) => {
-            eprintln!("==> interrupted; cleaning up");
+            note("==> interrupted; cleaning up");
             site.close()?;
             // What a shell shows for a program that the signal ended.
             Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)))
@@ -354,13 +353,18 @@ struct Form {
 
 /// Print the result first: a picture that cannot be drawn must not cost it.
 fn present(report: &Report, form: Form) -> Result<ExitCode, Failure> {
-    if form.json {
-        println!("{}", report.to_json());
+    let text = if form.json {
+        report.to_json()
     } else {
         let terminal = std::io::stdout().is_terminal();
         let size = terminal.then(|| rustix::termios::tcgetwinsize(std::io::stdout()));
         let width = size.and_then(Result::ok).map(|size| size.ws_col);
-        print!("{}", report.to_text(width.filter(|width| *width > 0), terminal));
+        report.to_text(width.filter(|width| *width > 0), terminal)
+    };
+    match print(text.trim_end()) {
+        // The exit code tells whether all holds, also who reads no further.
+        Ok(()) | Err(Failure::Unread) => {}
+        Err(lost) => return Err(lost),
     }
     if let Some(mut picture) = form.picture {
         let drawn = picture.write(&report.to_svg());

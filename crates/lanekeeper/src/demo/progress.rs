@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::output::note;
+
 /// The whole run's bar, under which single tasks have lines of their own.
 pub(super) struct Progress {
     bars: Option<(MultiProgress, ProgressBar)>,
@@ -32,7 +34,7 @@ impl Progress {
                 bar.inc(1);
                 bar.set_message(what.to_owned());
             }
-            None => eprintln!("==> {:>3} s  {what}", self.began.elapsed().as_secs()),
+            None => note(format!("==> {:>3} s  {what}", self.began.elapsed().as_secs())),
         }
     }
 
@@ -40,7 +42,7 @@ impl Progress {
     pub(super) fn detail(&self, what: &str) {
         match &self.bars {
             Some((_, bar)) => bar.set_message(what.to_owned()),
-            None => eprintln!("           {what}"),
+            None => note(format!("           {what}")),
         }
     }
 
@@ -83,7 +85,7 @@ impl Task {
     pub(super) fn done(self, how: &str) {
         match self.bar {
             Some(bar) => bar.finish_with_message(how.to_owned()),
-            None => eprintln!("           {how}"),
+            None => note(format!("           {how}")),
         }
     }
 }

@@ -214,7 +214,7 @@ pub(super) fn console(site: &Site, vm: &str) -> Result<console::Left, DemoError>
     let lock = File::create(lines.console.with_extension("lock")).map_err(failed)?;
     lock.try_lock().map_err(|_| DemoError::ConsoleInUse(vm.to_owned()))?;
     let line = UnixStream::connect(&lines.console).map_err(failed)?;
-    eprintln!("==> the console of {vm}; press Ctrl-] to leave it");
+    crate::output::note(format!("==> the console of {vm}; press Ctrl-] to leave it"));
     console::join(line).map_err(failed)
 }
 
