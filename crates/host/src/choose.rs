@@ -5,20 +5,14 @@ use std::cmp::Reverse;
 use std::time::Instant;
 
 use lanekeeper_hw::inventory::{PfReading, VfReading};
-use lanekeeper_model::{
-    LinkState, MacAddr, Mbps, ModelError, Mtu, PciAddr, RateLimits, VfIndex, VfSettings,
-    VlanProtocol,
-};
+use lanekeeper_model::PciAddr;
 use lanekeeper_topology::{Affinity, Distance, PciTree, Strictness};
 
-use crate::claim::lacks;
-use crate::drivers::{self, Knob};
 use crate::error::HostError;
 use crate::file::nearest;
-use crate::ledger::{ClaimRecord, LedgerError, Life, PfRecord, VfOriginal};
+use crate::ledger::{LedgerError, Life, PfRecord, VfOriginal};
 use crate::owner::{Owner, Session};
-use crate::request::{Claim, ClaimId, ClaimRequest, DriverWanted, RdmaNeed, hex};
-use crate::scrub::is_no_guid;
+use crate::request::{Claim, ClaimId, ClaimRequest, DriverWanted, hex};
 
 /// A PF that could give a VF.
 struct Candidate {
@@ -252,7 +246,7 @@ fn judge(
 }
 
 /// The request as the ledger keeps it: without the token.
-fn kept(request: &ClaimRequest) -> serde_json::Value {
+pub(crate) fn kept(request: &ClaimRequest) -> serde_json::Value {
     let mut value = serde_json::to_value(request).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
         fields.remove("token");
@@ -356,164 +350,5 @@ impl Session<'_> {
             }
         }
         refusal.map_or(Ok(None), Err)
-    }
-
-    /// What a request comes to on this PF.
-    fn resolve(
-        &self,
-        request: &ClaimRequest,
-        token: &str,
-        pf: &PfReading,
-        vf: &VfReading,
-    ) -> Result<ClaimRecord, HostError> {
-        let defaults =
-            self.record.target.as_ref().map(|target| target.defaults.clone()).unwrap_or_default();
-        let refuse = |field, value: &dyn ToString, instead: &str| HostError::NotOnThisPath {
-            pf: self.name().to_owned(),
-            driver: drivers::words(pf),
-            field,
-            value: value.to_string(),
-            instead: instead.to_owned(),
-        };
-        let lacks = |knob| lacks(pf, &self.record, knob);
-        if let Some(address) = request.addresses.first() {
-            let instead = "a NIC checks MACs only (spoofchk): use the software NIC, or filter in \
-                           the network";
-            return Err(refuse("addresses", address, instead));
-        }
-        let vlan = request.vlan.or(defaults.vlan).unwrap_or_default();
-        if vlan.id.is_some()
-            && let Some(instead) = lacks(Knob::Vlan)
-        {
-            return Err(refuse("vlan", &vlan.id, &instead));
-        }
-        if vlan.protocol == VlanProtocol::Dot1Ad
-            && let Some(instead) = lacks(Knob::ServiceTag)
-        {
-            return Err(refuse("vlan.protocol", &vlan.protocol, &instead));
-        }
-        let rate = RateLimits {
-            min: request.min_rate.or(defaults.min_rate).unwrap_or_default(),
-            max: request.max_rate.or(defaults.max_rate).unwrap_or_default(),
-        };
-        if rate.min != Mbps(0)
-            && let Some(instead) = lacks(Knob::MinRate)
-        {
-            return Err(refuse("min_rate", &rate.min, &instead));
-        }
-        let link_state = request.link_state.or(defaults.link_state).unwrap_or_default();
-        let link_knob = match link_state {
-            LinkState::Auto => None,
-            LinkState::Enable => lacks(Knob::LinkState).or_else(|| lacks(Knob::LinkEnable)),
-            LinkState::Disable => lacks(Knob::LinkState),
-        };
-        if let Some(instead) = link_knob {
-            return Err(refuse("link_state", &link_state, &instead));
-        }
-        let trust = request.trust.or(defaults.trust).unwrap_or(false);
-        if trust && let Some(instead) = lacks(Knob::Trust) {
-            return Err(refuse("trust", &trust, &instead));
-        }
-        let now = vf.attributes.unwrap_or_default();
-        let spoofchk = match request.spoofchk.or(defaults.spoofchk) {
-            Some(true) => match lacks(Knob::Spoofchk) {
-                Some(instead) => return Err(refuse("spoofchk", &true, &instead)),
-                None => true,
-            },
-            Some(false) => false,
-            // On, where the driver has it.
-            None => match lacks(Knob::Spoofchk) {
-                Some(_) => now.spoofchk.unwrap_or(false),
-                None => now.spoofchk.is_some(),
-            },
-        };
-        if let Some(guid) = request.guid
-            && let Some(instead) = lacks(Knob::Guid)
-        {
-            return Err(refuse("guid", &guid, &instead));
-        }
-        let rdma = request.rdma.or(defaults.rdma).unwrap_or_default();
-        if rdma == RdmaNeed::Hardware && pf.rdma.is_none() {
-            let instead = "the PF has no RDMA device: load its RDMA driver, use another NIC, or \
-                           rdma: software";
-            return Err(refuse("rdma", &"hardware", instead));
-        }
-        let pf_mtu = pf.netdev.as_ref().map_or(1_500, |netdev| netdev.mtu);
-        let mtu = match request.mtu.or(defaults.mtu) {
-            Some(mtu) if u32::from(mtu) > pf_mtu => {
-                let instead = format!("the PF has {pf_mtu}: raise its mtu in the host file");
-                return Err(refuse("mtu", &mtu, &instead));
-            }
-            Some(mtu) => mtu,
-            None => Mtu::new(pf_mtu.clamp(Mtu::MIN, Mtu::MAX))?,
-        };
-        let mac = match request.mac {
-            Some(mac) if spoofchk && mac.is_zero() => {
-                return Err(ModelError::SpoofchkWithoutMac.into());
-            }
-            Some(mac) => self.unused(mac.station()?, vlan, pf)?,
-            None => self.draw_mac(vlan, pf)?,
-        };
-        let settings =
-            VfSettings { mac, vlan, spoofchk, addresses: Vec::new(), trust, link_state, rate, mtu };
-        settings.validate()?;
-        // Where the PF tells GUIDs and this VF has none, the MAC's is set with the rest.
-        let untold = now.node_guid.is_none_or(|guid| !is_no_guid(guid));
-        let by_mac = || lanekeeper_model::Guid::from_mac(mac);
-        let guid = match request.guid {
-            None if rdma == RdmaNeed::Hardware && !untold => Some(by_mac()),
-            given => given,
-        };
-        Ok(ClaimRecord {
-            token: token.to_owned(),
-            request: kept(request),
-            vf: vf.vf,
-            settings,
-            guid,
-            rdma,
-            driver: request.driver.or(defaults.driver).unwrap_or_default(),
-            handed_over: false,
-            lost: None,
-        })
-    }
-
-    fn draw_mac(
-        &self,
-        vlan: lanekeeper_model::VlanTag,
-        pf: &PfReading,
-    ) -> Result<MacAddr, HostError> {
-        // Drawn from 2^46: a second draw that is taken too says that the source is broken.
-        let first = self.unused(self.owner.drawn_mac(), vlan, pf);
-        first.or_else(|_| self.unused(self.owner.drawn_mac(), vlan, pf))
-    }
-
-    /// A MAC that no other VF of its VLAN on this host has, and no PF.
-    fn unused(
-        &self,
-        mac: MacAddr,
-        vlan: lanekeeper_model::VlanTag,
-        pf: &PfReading,
-    ) -> Result<MacAddr, HostError> {
-        let duplicate = |holder: String| Err(HostError::DuplicateMac { mac, holder });
-        if pf.netdev.as_ref().is_some_and(|netdev| netdev.mac == mac)
-            || pf.permanent_mac == Some(mac)
-        {
-            return duplicate(format!("pf {}", self.name()));
-        }
-        let lane = |settings: &VfSettings| (settings.mac, settings.vlan.id, settings.vlan.protocol);
-        for (_, record) in self.owner.ledger.read_all()? {
-            let Ok(record) = record else { continue };
-            let mut claims = record.claims.iter();
-            let same =
-                claims.find(|(_, claim)| lane(&claim.settings) == (mac, vlan.id, vlan.protocol));
-            if let Some((id, claim)) = same {
-                return duplicate(format!("VF {} of pf {} ({id})", claim.vf, record.name));
-            }
-            let parked = |vf: &VfIndex| record.vfs.get(vf).and_then(|vf| vf.parked_mac);
-            if let Some(vf) = record.vfs.keys().find(|vf| parked(vf) == Some(mac)) {
-                return duplicate(format!("VF {vf} of pf {}, which is free", record.name));
-            }
-        }
-        Ok(mac)
     }
 }

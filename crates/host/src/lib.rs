@@ -23,6 +23,8 @@ pub mod plan;
 mod recover;
 mod release;
 mod request;
+mod resolve;
+mod restore;
 mod scrub;
 mod snapshot;
 mod view;

@@ -133,9 +133,14 @@ impl Owner {
             Err(HostError::PfGone { .. }) => return self.lose_pf(key, events),
             Err(error) => return Err(error),
         };
-        session.remake(events)?;
+        let remade = session.remake(events);
+        if remade.as_ref().is_err_and(is_of_the_pf) {
+            return remade;
+        }
+        // Claims whose VFs are there are made ready whatever else is amiss; the others are told.
         session.ready_claims(events)?;
-        session.requalify_all(events)
+        session.requalify_all(events)?;
+        remade
     }
 
     fn session_with(

@@ -229,7 +229,7 @@ impl Session<'_> {
             }
             Err(error) => return Err(error.into()),
         }
-        let (mut pf, mut now) = self.read_vf(vf)?;
+        let (mut pf, mut now) = self.settled_after_reset(vf)?;
         if what_is_left(&pf, &now, &self.record, pf.eswitch).mac.is_some() {
             match self.park_mac(vf)? {
                 Ok(note) => notes.push(note),
@@ -241,6 +241,22 @@ impl Session<'_> {
             None => Scrubbed::Clean(notes),
             Some(left) => Scrubbed::Dirty(left),
         })
+    }
+
+    /// The VF once nothing is left on it, or as it is when patience ends: a PF's driver may hear of
+    /// the reset a moment later.
+    fn settled_after_reset(&self, vf: VfIndex) -> Result<(PfReading, VfReading), HostError> {
+        let until = Instant::now() + self.owner.patience.busy;
+        loop {
+            let (pf, now) = self.read_vf(vf)?;
+            let left = what_is_left(&pf, &now, &self.record, pf.eswitch);
+            // A MAC that is told all the same does not go by waiting.
+            let settled = VfMessage { mac: None, ..left }.is_empty();
+            if settled || Instant::now() >= until {
+                return Ok((pf, now));
+            }
+            std::thread::sleep(self.owner.patience.poll);
+        }
     }
 
     /// What is left on a VF after its scrub, in words.

@@ -212,3 +212,43 @@ fn drift_is_told_and_an_apply_repairs_it() {
         assert_eq!(reading.attributes.expect("told").vlan.id.get(), 0);
     }
 }
+
+#[test]
+fn what_a_vf_has_already_is_never_sent_again() {
+    for (driver, pf) in each_driver() {
+        let (rig, pf) = Rig::with(pf.with_vf_guids().with_hanging_repeats());
+        rig.apply(&rich(&rig.fake, pf, 3));
+        let mut asked = request("tenant");
+        asked.max_rate = Some(lanekeeper_model::Mbps(100));
+        let claim = rig.owner().claim(&asked).expect("claimed");
+        rig.owner().recover().expect("recovered");
+        let which = lanekeeper_host::Which::Claim(claim.id);
+        rig.owner().release(&which, &crate::rig::token("tenant")).expect("released");
+        assert_eq!(rig.fake.repeats(), 0, "{driver:?}");
+    }
+}
+
+#[test]
+fn a_pf_that_vfio_has_is_left_alone() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::Ice));
+    let file = entry(&rig.fake, pf, "rail0", 2, "");
+    rig.fake.set_pf_driver(pf, Some("vfio-pci")).expect("bound");
+    let owner = rig.owner();
+    let plan = owner.plan(&file).expect("a plan");
+    let error = owner.apply(&plan, None).expect_err("refused");
+    assert!(matches!(error, HostError::Refused(_)), "{error}");
+    assert_eq!(rig.fake.writes(), []);
+}
+
+#[test]
+fn an_interface_of_the_hosts_own_is_not_taken_away() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::I40e));
+    rig.fake.write_num_vfs(pf, 2).expect("somebody's");
+    let plan = rig.owner().plan(&entry(&rig.fake, pf, "rail0", 2, "")).expect("a plan");
+    let scrub = plan.steps().find(|step| step.step.to_string().contains("scrub")).expect("one");
+    assert!(scrub.disturbs.is_some(), "it says that interfaces go away");
+    rig.owner().apply(&plan, None).expect("applied");
+    for vf in rig.read(pf).vfs {
+        assert_eq!(vf.driver, None, "the host's network tools have nothing left to manage");
+    }
+}

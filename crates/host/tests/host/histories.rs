@@ -17,14 +17,14 @@ use lanekeeper_hw::SriovHardware;
 use lanekeeper_hw::chaos::{Chaos, Fault, survive};
 use lanekeeper_hw::fake::{FakePf, Personality};
 use lanekeeper_hw::inventory::PfReading;
-use lanekeeper_model::{LinkState, MacAddr, Mbps, PfAddr};
+use lanekeeper_model::{LinkState, MacAddr, Mbps, PfAddr, RateLimits, VlanTag};
 
 use crate::rig::{QUICK, Rig, entry, token};
 
 const PATIENCE: Patience = Patience {
-    busy: Duration::from_millis(4),
+    busy: Duration::from_millis(200),
     poll: Duration::from_micros(100),
-    vfs: Duration::from_millis(10),
+    vfs: Duration::from_millis(500),
     ..QUICK
 };
 
@@ -358,8 +358,8 @@ impl History {
                 (Life::Free, None) => {
                     let parked = record.vfs[&vf.vf].parked_mac;
                     assert!(now.mac.is_zero() || Some(now.mac) == parked, "{now:?}\n{}", told());
-                    assert_eq!(now.vlan, Default::default(), "{}", told());
-                    assert_eq!(now.rate, Default::default(), "{}", told());
+                    assert_eq!(now.vlan, VlanTag::default(), "{}", told());
+                    assert_eq!(now.rate, RateLimits::default(), "{}", told());
                     assert_ne!(now.trust, Some(true), "{}", told());
                     assert_eq!((&vf.driver, &vf.driver_override), (&None, &None), "{}", told());
                 }

@@ -11,3 +11,4 @@ mod plans;
 mod recovery;
 mod releases;
 mod rig;
+mod views;

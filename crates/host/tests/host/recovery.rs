@@ -213,3 +213,18 @@ fn a_quarantined_vf_that_can_be_scrubbed_now_is_free_again() {
     let record = rig.owner().records().expect("ledger").pop().expect("ours");
     assert_eq!(record.free_vfs().count(), 1);
 }
+
+#[test]
+fn what_fails_of_a_pf_is_told_and_its_claims_with_it() {
+    let (rig, pf) = Rig::applied(FakePf::new(Personality::Mlx5).total_vfs(8), 4);
+    let claim = rig.owner().claim(&request("tenant")).expect("claimed");
+    let fewer = Some(lanekeeper_hw::inventory::TotalVfs::UpTo(2));
+    rig.fake.set_pending(pf, "NUM_OF_VFS 8 to 2", fewer).expect("pending");
+    rig.fake.reboot();
+    let recovered = rig.owner().recover().expect("recovered");
+    let told: Vec<String> = recovered.events.iter().map(ToString::to_string).collect();
+    assert!(told.iter().any(|line| line.contains("it can have 2")), "{told:?}");
+    let lost = |event: &RecoveryEvent| matches!(event, RecoveryEvent::ClaimLost { claim: lost, .. } if *lost == claim.id);
+    assert!(recovered.events.iter().any(lost), "{told:?}");
+    assert_eq!(rig.fake.num_vfs_writes(pf), 0);
+}
