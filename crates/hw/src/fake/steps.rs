@@ -29,6 +29,10 @@ impl Machine {
             let driver = pf.driver.as_deref().unwrap_or("no driver");
             return Err(unsupported(driver, doing, "bind the PF's own driver"));
         }
+        // What follows is the driver's `sriov_configure`; this is not.
+        if now != 0 && count != 0 {
+            return Err(errno(pf, Errno::BUSY, doing, Some("write 0 first")));
+        }
         if pf.spec.num_vfs_hangs {
             return Err(Halt::WaitsLocked);
         }
@@ -43,9 +47,6 @@ impl Machine {
             pf.vfs.clear();
             pf.unborn = 0;
             return Ok(());
-        }
-        if now != 0 {
-            return Err(errno(pf, Errno::BUSY, doing, Some("write 0 first")));
         }
         if pf.spec.no_room {
             let hint =

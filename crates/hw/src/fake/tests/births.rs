@@ -61,6 +61,7 @@ fn bnxt_en_makes_and_removes_nothing_while_it_is_down_and_says_that_all_is_well(
     fake.write_num_vfs(pf, 4).expect("made");
     fake.set_up(pf, false).expect("down");
     fake.write_num_vfs(pf, 0).expect("taken");
+    assert_eq!(refusal(fake.write_num_vfs(pf, 2)), EBUSY, "the kernel asks first");
     assert_eq!(fake.read(pf).expect("read").num_vfs, 4);
 }
 
