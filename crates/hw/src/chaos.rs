@@ -245,6 +245,10 @@ impl<H: SriovHardware> SriovHardware for Chaos<H> {
         self.pf_step(pf, &doing, |inner| inner.vf_counters(pf, vf))
     }
 
+    fn pause_frames(&self, pf: PfAddr) -> Result<Option<[u64; 8]>, HardwareError> {
+        self.pf_step(pf, "read its pause frames", |inner| inner.pause_frames(pf))
+    }
+
     fn write_driver_override(
         &self,
         pf: PfAddr,

@@ -293,6 +293,10 @@ impl<H: SriovHardware + 'static> SriovHardware for Guarded<H> {
         self.pf(pf, self.deadlines.read, move |inner| inner.vf_counters(pf, vf))
     }
 
+    fn pause_frames(&self, pf: PfAddr) -> Result<Option<[u64; 8]>, HardwareError> {
+        self.pf(pf, self.deadlines.read, move |inner| inner.pause_frames(pf))
+    }
+
     fn write_driver_override(
         &self,
         pf: PfAddr,

@@ -12,6 +12,7 @@ pub mod inventory;
 pub mod linux;
 pub mod message;
 pub mod recorded;
+pub mod watch;
 
 use std::time::Duration;
 
@@ -248,6 +249,16 @@ pub trait SriovHardware: Send + Sync {
     /// # Errors
     /// Those of [`SriovHardware::send_vf`].
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError>;
+
+    /// Pause frames that the PF was sent since its driver started, by priority (priority flow
+    /// control, IEEE 802.1Q-2018, 36). `None` from a driver that does not count them.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::read`].
+    fn pause_frames(&self, pf: PfAddr) -> Result<Option<[u64; 8]>, HardwareError> {
+        let _ = pf;
+        Ok(None)
+    }
 
     /// Say which driver alone may bind to a VF; `None` for any that knows it.
     ///

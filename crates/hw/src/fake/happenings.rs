@@ -11,6 +11,7 @@ use super::personality::OwnMac;
 use super::{End, Fake, FakePf, Write, Written, roce};
 use crate::HardwareError;
 use crate::inventory::{Holder, PciNode, TotalVfs};
+use crate::watch::{Event, Kind};
 
 /// Hardware comes and goes.
 impl Fake {
@@ -19,7 +20,10 @@ impl Fake {
     /// # Panics
     /// If one of its functions would have an address that another has.
     pub fn add_pf(&self, pf: FakePf) -> PfAddr {
-        self.lock().plug(pf)
+        let mut machine = self.lock();
+        let addr = machine.plug(pf);
+        machine.watchers.tell(&Event::of(Kind::Appeared, addr));
+        addr
     }
 
     /// Put another function into the PCIe tree: a bridge, a GPU, a member of an IOMMU group.
@@ -37,6 +41,7 @@ impl Fake {
         machine.pf(pf)?;
         let removed = machine.pfs.remove(&pf).map(Pf::into_spec);
         self.host.happened.notify_all();
+        machine.watchers.tell(&Event::of(Kind::Gone, pf));
         removed.ok_or(HardwareError::NoPf(lanekeeper_model::PfId::Pci(pf)))
     }
 
@@ -76,6 +81,9 @@ impl Fake {
         let first = machine.pf(one)?.name.clone();
         let second = std::mem::replace(&mut machine.pf(other)?.name, first);
         machine.pf(one)?.name = second;
+        for pf in [one, other] {
+            machine.watchers.tell(&Event::of(Kind::Moved, pf));
+        }
         Ok(())
     }
 
@@ -84,7 +92,9 @@ impl Fake {
     /// # Errors
     /// [`HardwareError::NoPf`].
     pub fn reload_driver(&self, pf: PfAddr) -> Result<(), HardwareError> {
-        self.with(pf, Pf::restart)
+        self.with(pf, Pf::restart)?;
+        self.tell(Kind::Driver, pf);
+        Ok(())
     }
 
     /// Bind another driver to the PF, as `vfio-pci` (ProxMenux#179), or none: there are no VFs and no
@@ -97,7 +107,9 @@ impl Fake {
             pf.restart();
             pf.driver = driver.map(str::to_owned);
             pf.netdev_here = pf.is_driven();
-        })
+        })?;
+        self.tell(Kind::Driver, pf);
+        Ok(())
     }
 
     /// The PF is reset under its VFs: they stay, and are dead until they are made anew.
@@ -121,7 +133,10 @@ impl Fake {
         self.with(pf, |pf| {
             pf.cable = plugged;
             pf.tell_carrier();
-        })
+        })?;
+        let up = self.lock().pf(pf)?.up;
+        self.tell(Kind::Link { up, carrier: up && plugged }, pf);
+        Ok(())
     }
 
     /// Move the PF's interface into another network namespace, or back.
@@ -129,7 +144,9 @@ impl Fake {
     /// # Errors
     /// [`HardwareError::NoPf`].
     pub fn set_netdev_here(&self, pf: PfAddr, here: bool) -> Result<(), HardwareError> {
-        self.with(pf, |pf| pf.netdev_here = here)
+        self.with(pf, |pf| pf.netdev_here = here)?;
+        self.tell(Kind::Changed, pf);
+        Ok(())
     }
 
     /// Tell the firmware something that holds from the next reboot on.
@@ -230,7 +247,33 @@ impl Fake {
     /// # Errors
     /// [`HardwareError::NoPf`].
     pub fn force_eswitch(&self, pf: PfAddr, mode: EswitchMode) -> Result<(), HardwareError> {
-        self.with(pf, |pf| pf.eswitch = mode)
+        self.with(pf, |pf| pf.eswitch = mode)?;
+        self.tell(Kind::Changed, pf);
+        Ok(())
+    }
+
+    /// Who else manages the PF's interface, from now on.
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`].
+    pub fn set_manager(&self, pf: PfAddr, manager: Option<&str>) -> Result<(), HardwareError> {
+        self.with(pf, |pf| pf.spec.manager = manager.map(str::to_owned))
+    }
+
+    /// What [`crate::SriovHardware::pause_frames`] tells.
+    ///
+    /// # Errors
+    /// [`HardwareError::NoPf`].
+    pub fn set_pause_frames(
+        &self,
+        pf: PfAddr,
+        frames: Option<[u64; 8]>,
+    ) -> Result<(), HardwareError> {
+        self.with(pf, |pf| pf.pause_frames = frames)
+    }
+
+    fn tell(&self, kind: Kind, pf: PfAddr) {
+        self.lock().watchers.tell(&Event::of(kind, pf));
     }
 
     fn with(&self, pf: PfAddr, change: impl FnOnce(&mut Pf)) -> Result<(), HardwareError> {

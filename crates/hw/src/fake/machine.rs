@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::log::{End, Write, Written};
 use super::personality::{NodeGuid, OwnMac, Rules, WhileDown};
 use super::pf::{FakePf, Grouping, Pending};
+use super::watch::Watchers;
 use crate::HardwareError;
 use crate::inventory::{Holder, PciNode, TotalVfs};
 
@@ -42,6 +43,7 @@ pub(super) struct Machine {
     pub(super) numbers: Numbers,
     /// Attributes that were sent to a VF that had them already.
     pub(super) repeats: usize,
+    pub(super) watchers: Watchers,
 }
 
 /// Numbers that the kernel gives out; none is given twice.
@@ -114,6 +116,8 @@ pub(super) struct Pf {
     pub(super) group: Option<u32>,
     pub(super) roce: BTreeMap<&'static str, RoceSetting>,
     pub(super) vfs: Vec<Vf>,
+    /// Pause frames received, by priority, if the driver counts them.
+    pub(super) pause_frames: Option<[u64; 8]>,
     /// Reads until all VFs are there.
     pub(super) unborn: u32,
     pub(super) hung: bool,
@@ -186,6 +190,7 @@ impl Machine {
             namespaces: 1,
             numbers: Numbers::default(),
             repeats: 0,
+            watchers: Watchers::default(),
         }
     }
 
@@ -242,6 +247,7 @@ impl Machine {
             group,
             roce: super::roce::defaults(spec.personality),
             vfs: Vec::new(),
+            pause_frames: None,
             unborn: 0,
             hung: false,
             locked: false,

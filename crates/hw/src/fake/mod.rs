@@ -15,6 +15,7 @@ mod roce;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,7 @@ pub use personality::{
     WhileDown,
 };
 pub use pf::{FakePf, Grouping, Knob};
+pub use watch::FakeWatch;
 
 use crate::inventory::{PciNode, PfReading};
 use crate::message::VfMessage;
@@ -107,6 +109,9 @@ impl Fake {
         self.lock().begin(write.clone());
         let answer = self.call(addr, body);
         self.lock().end(write, answer.is_ok());
+        if answer.is_ok() {
+            self.tell_of(write);
+        }
         answer
     }
 }
@@ -154,6 +159,10 @@ impl SriovHardware for Fake {
 
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError> {
         self.call(pf, |machine| Ok(machine.pf(pf)?.vf(vf)?.counters.clone()))
+    }
+
+    fn pause_frames(&self, pf: PfAddr) -> Result<Option<[u64; 8]>, HardwareError> {
+        self.call(pf, |machine| Ok(machine.pf(pf)?.pause_frames))
     }
 
     fn write_driver_override(

@@ -38,6 +38,8 @@ const ETS: u8 = 2;
 
 /// Places in `struct ieee_pfc`.
 const PFC_ENABLED: usize = 1;
+/// After capability, mask, bypass, padding, delay and eight counts of what was sent.
+const PFC_RECEIVED: usize = 72;
 /// Places in `struct ieee_ets`: share sent and kind of scheduling, of each class.
 const ETS_SHARE: usize = 3;
 const ETS_KIND: usize = 19;
@@ -106,6 +108,14 @@ impl Dcb {
     pub(crate) fn pfc(&self) -> Option<BTreeSet<Pcp>> {
         let mask = self.pfc.as_ref()?[PFC_ENABLED];
         Some(priorities().filter(|pcp| mask & (1 << pcp.get()) != 0).collect())
+    }
+
+    /// Pause frames that were received, by priority: `indications`. What the driver does not count
+    /// is nought.
+    pub(crate) fn pause_frames(&self) -> Option<[u64; 8]> {
+        let pfc = self.pfc.as_ref()?;
+        let count = |at: usize| pfc.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
+        Some(std::array::from_fn(|priority| count(PFC_RECEIVED + 8 * priority).unwrap_or(0)))
     }
 
     /// Share of each class: nought for one of strict priority.
@@ -254,6 +264,15 @@ mod tests {
         let told = Dcb::parse(&answer(&[(IEEE_PFC, [8, 0b1000].repeat(68))]));
         assert_eq!(told.pfc(), Some(BTreeSet::from([Pcp::new(3).expect("valid")])));
         assert_eq!((told.ets(), told.buffers(), told.dscp_priority()), (None, None, None));
+    }
+
+    #[test]
+    fn pause_frames_are_those_received_and_not_those_sent() {
+        let mut pfc = vec![0; 136];
+        pfc[8..72].fill(0xff);
+        pfc[72 + 24..72 + 32].copy_from_slice(&4_711_u64.to_ne_bytes());
+        let told = Dcb::parse(&answer(&[(IEEE_PFC, pfc)]));
+        assert_eq!(told.pause_frames(), Some([0, 0, 0, 4_711, 0, 0, 0, 0]));
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod steps;
 mod tree;
 mod vf_info;
 mod vf_parts;
+mod watch;
 
 use std::fmt;
 use std::io;
@@ -45,6 +46,7 @@ pub use netlink::Protocol;
 use netlink::message::Said;
 use netlink::{Connection, Failure};
 use tree::Tree;
+pub use watch::LinuxWatch;
 
 /// How long a netlink answer may take, once the kernel has taken the request. It works on a request
 /// before it takes the next, so the answer is there with it; ten seconds are for a host under load.
@@ -159,6 +161,10 @@ impl SriovHardware for Linux {
 
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError> {
         steps::vf_counters(self, pf, vf)
+    }
+
+    fn pause_frames(&self, pf: PfAddr) -> Result<Option<[u64; 8]>, HardwareError> {
+        steps::pause_frames(self, pf)
     }
 
     fn write_driver_override(

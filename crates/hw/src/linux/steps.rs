@@ -11,7 +11,7 @@ use super::reading::{vf_interface, virtual_functions};
 use super::refusal::{Deed, Step};
 use super::tree;
 use super::vf_parts::{doing, parts};
-use super::{Linux, devlink, link, pci, rdma, roce};
+use super::{Linux, dcb, devlink, link, pci, rdma, refusal, roce};
 use crate::HardwareError;
 use crate::inventory::Netdev;
 use crate::message::VfMessage;
@@ -102,6 +102,21 @@ pub(super) fn vf_counters(
     link::read_counters(&mut kernel, interface.index, vf)
         .map_err(|failure| step.failed(failure))?
         .ok_or_else(|| step.unsupported())
+}
+
+/// DCB counts them with PFC (`struct ieee_pfc`, `indications`); a driver without DCB says so.
+pub(super) fn pause_frames(linux: &Linux, pf: PfAddr) -> Result<Option<[u64; 8]>, HardwareError> {
+    let folder = linux.pf_folder(pf)?;
+    let interfaces = Interfaces::of(&folder);
+    let Some(interface) = interfaces.own() else { return Ok(None) };
+    let step = step(linux, pf, Deed::Read, "read its pause frames".to_owned(), NO_INTERFACE);
+    let told =
+        linux.connect(Protocol::Route).and_then(|mut kernel| dcb::read(&mut kernel, interface));
+    match told {
+        Ok(told) => Ok(told.pause_frames()),
+        Err(failure) if failure.errno() == Some(refusal::EOPNOTSUPP) => Ok(None),
+        Err(failure) => Err(step.failed(failure)),
+    }
 }
 
 pub(super) fn write_driver_override(
