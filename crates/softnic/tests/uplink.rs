@@ -470,6 +470,26 @@ fn a_tap_name_in_use_or_of_another_kind_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_tap_of_several_queues_has_one_owner_too() {
+    let Some(host) = OwnHost::new("own") else { return };
+    let busy = |queues| {
+        let error = host.open(&tap("lktap", None), queues).err().expect("in use");
+        assert!(matches!(error, UplinkError::TapBusy { .. }), "{error}");
+    };
+    let holder = host.open(&tap("lktap", None), 2).expect("opens");
+    busy(2);
+    busy(1);
+    drop(holder);
+    host.ip(&["tuntap", "add", "dev", "lktap", "mode", "tap", "multi_queue"]);
+    for queues in [1, 2] {
+        let holder = host.open(&tap("lktap", None), queues).expect("nobody has it");
+        busy(1);
+        busy(2);
+        drop(holder);
+    }
+}
+
+#[test]
 fn a_persistent_tap_of_either_sort_can_be_used() {
     let Some(host) = OwnHost::new("ptap") else { return };
     host.ip(&["tuntap", "add", "dev", "single", "mode", "tap"]);
@@ -479,7 +499,7 @@ fn a_persistent_tap_of_either_sort_can_be_used() {
         assert!(!end.queues[0].carrier(), "it was not brought up by its owner");
     }
     let error = host.open(&tap("single", None), 3).err().expect("has one queue").to_string();
-    assert!(error.contains("multi_queue"), "{error}");
+    assert!(error.contains("one queue, but there are 3 workers"), "{error}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod packet;
 #[allow(unsafe_code)]
 mod sys;
 mod tap;
+mod tap_queues;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -290,23 +291,36 @@ impl Uplink {
         changed.then_some(status)
     }
 
-    /// Check that full-length frames of a VF fit through the uplink.
-    ///
-    /// A packet socket takes frames that exceed the interface's MTU by one 802.1Q tag, but not by
-    /// an 802.1ad one (`packet_snd`), so that needs 4 bytes more.
+    /// Check that full-length frames of a VF fit through the uplink, as [`check_mtu`] does.
     ///
     /// # Errors
     /// [`UplinkError::Mtu`] with what the uplink would need.
     pub fn check_mtu(&self, vf: Mtu, tag: VlanTag) -> Result<(), UplinkError> {
-        let Some(interface) = &self.interface else { return Ok(()) };
-        let Some(uplink) = self.link.status().mtu else { return Ok(()) };
-        let service_tag = tag.id.is_some() && tag.protocol == VlanProtocol::Dot1Ad;
-        let needed = u32::from(vf) + if service_tag { 4 } else { 0 };
-        if needed <= uplink {
-            return Ok(());
-        }
-        Err(UplinkError::Mtu { name: interface.name.clone(), vf, uplink, needed })
+        check_mtu(&self.config, self.link.status(), vf, tag)
     }
+}
+
+/// Check that full-length frames of a VF fit through an uplink in this state; one that is not there
+/// says nothing of what fits.
+///
+/// A packet socket takes frames that exceed the interface's MTU by one 802.1Q tag, but not by an
+/// 802.1ad one (`packet_snd`), so that needs 4 bytes more.
+///
+/// # Errors
+/// [`UplinkError::Mtu`] with what the uplink would need.
+pub fn check_mtu(
+    config: &UplinkConfig,
+    link: LinkStatus,
+    vf: Mtu,
+    tag: VlanTag,
+) -> Result<(), UplinkError> {
+    let (Some(name), Some(uplink)) = (config.interface(), link.mtu) else { return Ok(()) };
+    let service_tag = tag.id.is_some() && tag.protocol == VlanProtocol::Dot1Ad;
+    let needed = u32::from(vf) + if service_tag { 4 } else { 0 };
+    if needed <= uplink {
+        return Ok(());
+    }
+    Err(UplinkError::Mtu { name: name.clone(), vf, uplink, needed })
 }
 
 impl Interface {

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use super::batch::NetHeader;
 use super::config::InterfaceName;
 use super::link::Interfaces;
-use super::{Opened, UplinkError, sys};
+use super::{Opened, UplinkError, sys, tap_queues};
 
 const DEVICE: &str = "/dev/net/tun";
 
@@ -22,7 +22,9 @@ const DEVICE: &str = "/dev/net/tun";
 const OFFLOAD: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const OFFLOAD_UDP: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
-/// A queue of the TAP for each worker. The TAP is made and brought up if it does not exist.
+/// A queue of the TAP for each worker. The TAP is made and brought up if it does not exist. One that
+/// somebody uses is refused, though the kernel would add us if it has several queues: he is looked
+/// for before, not to disturb him, and after, since two may come at once.
 pub(super) fn open(
     interfaces: &Interfaces,
     name: &InterfaceName,
@@ -30,7 +32,13 @@ pub(super) fn open(
     queues: usize,
 ) -> Result<Opened, UplinkError> {
     let failed = |what, source| UplinkError::system(what, name, source);
-    let existed = interfaces.index(name).map_err(|e| failed("look up", e))?.is_some();
+    let existing = interfaces.index(name).map_err(|e| failed("look up", e))?;
+    let in_use = |index| tap_queues::in_use(index).map_err(|e| failed("look at the queues of", e));
+    if let Some(index) = existing
+        && in_use(index)?.is_some_and(|in_use| in_use > 0)
+    {
+        return Err(UplinkError::TapBusy { name: name.clone() });
+    }
     let mut files = Vec::with_capacity(queues);
     for _ in 0..queues {
         files.push(queue(name, queues)?);
@@ -39,11 +47,14 @@ pub(super) fn open(
         .index(name)
         .map_err(|e| failed("look up", e))?
         .ok_or_else(|| UplinkError::no_interface(name))?;
+    if in_use(index)?.is_some_and(|in_use| in_use > queues) {
+        return Err(UplinkError::TapBusy { name: name.clone() });
+    }
     if let Some(mtu) = mtu {
         sys::set_interface_mtu(interfaces.fd(), name, mtu.get())
             .map_err(|e| failed("set the MTU of", e))?;
     }
-    if !existed {
+    if existing.is_none() {
         sys::set_interface_up(interfaces.fd(), name).map_err(|e| failed("bring up", e))?;
     }
     Ok(Opened { files, header_len: size_of::<NetHeader>(), index: Some(index) })
