@@ -2,6 +2,9 @@
 //! line, the value and what would be right.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use lanekeeper_hw::vf_range;
@@ -124,8 +127,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Read`] or [`ConfigError::Content`].
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text =
+            read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
 
@@ -212,6 +215,11 @@ impl Config {
                     let reason = format!("is no VF of this NIC; it has {}", vf_range(self.vfs));
                     ConfigError::value(&key, number, &reason)
                 })?;
+            // Two ways to write one VF would be two tables for it.
+            if vf.to_string() != *number {
+                let reason = format!("is not how a VF is written; use [vf.{vf}]");
+                return Err(ConfigError::value(&key, number, &reason));
+            }
             settings[vf.get()] = initial(change)
                 .map_err(|error| ConfigError::Value { key, message: error.to_string() })?;
         }
@@ -222,6 +230,23 @@ impl Config {
         }
         Ok(settings)
     }
+}
+
+/// The text of a regular file. Another one, a FIFO or a terminal, may have no end.
+fn read(path: &Path) -> std::io::Result<String> {
+    // Without the flag, opening a FIFO waits for somebody to write to it.
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(std::io::ErrorKind::IsADirectory.into());
+    }
+    if !kind.is_file() {
+        let problem = "it is no regular file; name the file that holds the configuration";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, problem));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// A VF that the file names and gives a MAC is meant to be used: anti-spoof and link are on
@@ -281,6 +306,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let fifo = scratch.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("coreutils");
+        assert!(made.success());
+        for path in [fifo.as_path(), Path::new("/dev/zero")] {
+            let error = Config::load(path).expect_err("no file").to_string();
+            assert!(error.contains("no regular file"), "{error}");
+            assert!(error.contains(&path.display().to_string()), "{error}");
+        }
+        assert!(Config::load(scratch.path()).is_err());
+    }
+
+    #[test]
     fn a_misspelt_key_is_an_error_with_its_line_and_the_nearest_name_known_there() {
         let text = said("vfs = 2\nqueue_pair = 2\n");
         assert!(text.starts_with("nic.toml: line 3: unknown key `queue_pair`"), "{text}");
@@ -313,6 +352,8 @@ mod tests {
             ("vfs = 1\nqueue_pairs = 9\n", "line 3: queue_pairs: 9 is"),
             ("vfs = 1\nidle_spin_us = 1000001\n", "line 3: idle_spin_us: 1000001 is"),
             ("vfs = 1\n[vf.1]\n", "line 3: vf.1: 1 is no VF of this NIC; it has VF 0 only"),
+            ("vfs = 3\n[vf.00]\n", "line 3: vf.00: 00 is not how a VF is written; use [vf.0]"),
+            ("vfs = 3\n[vf.\"+1\"]\n", "+1 is not how a VF is written; use [vf.1]"),
             ("vfs = 3\n[vf.x]\n", "line 3: vf.x: x is no VF of this NIC; it has VFs 0 to 2"),
             ("vfs = 1\n\n[vf.0]\nspoofchk = true\n", "line 4: vf.0: spoofchk is on but"),
             ("vfs = 1\n[vf.0]\nvlan = { pcp = 3 }\n", "line 3: vf.0: PCP 3 needs a VLAN"),

@@ -6,14 +6,23 @@
 //! are said when the NIC starts. A NIC that is started afresh goes by the file alone.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Error, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use lanekeeper_model::VfSettings;
 use serde::{Deserialize, Serialize};
 
+use crate::config::duplicate_mac;
+
 /// Schema of the file; another one is refused rather than guessed at.
 const VERSION: u32 = 1;
+
+/// The part of the file that every schema has.
+#[derive(Deserialize)]
+struct Schema {
+    version: u32,
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -79,7 +88,7 @@ impl Journal {
         configured: Vec<VfSettings>,
     ) -> std::io::Result<(Self, Vec<VfSettings>)> {
         let recorded = read(&path)?;
-        let current = configured
+        let current: Vec<VfSettings> = configured
             .iter()
             .enumerate()
             .map(|(vf, configured)| match Origin::of(recorded.get(vf), configured) {
@@ -105,10 +114,14 @@ impl Journal {
                 }
             })
             .collect();
+        if let Some(problem) = conflict(&configured, &current) {
+            return Err(Error::new(ErrorKind::InvalidData, problem));
+        }
         Ok((Self { path, configured }, current))
     }
 
-    /// Write the settings that are about to hold.
+    /// Write the settings that are about to hold. They hold after the next start if this succeeds,
+    /// and those before them if it fails.
     pub(crate) fn write(&self, current: &[VfSettings]) -> std::io::Result<()> {
         let entries = self.configured.iter().zip(current);
         let record = Record {
@@ -121,11 +134,38 @@ impl Journal {
                 .collect(),
         };
         let fresh = self.path.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(&serde_json::to_vec(&record)?)?;
-        file.sync_all()?;
-        std::fs::rename(&fresh, &self.path)
+        let written = write_new(&fresh, &serde_json::to_vec(&record)?)
+            .and_then(|()| std::fs::rename(&fresh, &self.path));
+        if written.is_err() {
+            // What is there of it takes room that may be short.
+            let _ = std::fs::remove_file(&fresh);
+        }
+        written
     }
+}
+
+/// Write a file that was not there: one that is may be a link to something else.
+fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Two VFs that would share an address, one by the journal and one by the configuration file. Neither
+/// wins: going on without either could bring a VF back into a VLAN that it was taken out of.
+fn conflict(configured: &[VfSettings], current: &[VfSettings]) -> Option<String> {
+    let (mac, first, second) = duplicate_mac(current)?;
+    let (kept, given) =
+        if current[first] == configured[first] { (second, first) } else { (first, second) };
+    Some(format!(
+        "it keeps MAC {mac} for VF {kept}, set at run time, and the configuration file gives it to \
+         VF {given} of the same VLAN; give VF {given} another MAC there, or start with --fresh to go \
+         by the file alone"
+    ))
 }
 
 impl std::fmt::Display for Journal {
@@ -141,22 +181,16 @@ fn read(path: &Path) -> std::io::Result<Vec<Entry>> {
         Err(error) => return Err(error),
     };
     let unreadable = |reason: String| {
-        std::io::Error::new(
-            std::io::ErrorKind::InvalidData,
-            format!(
-                "{} {reason}; remove it to begin with the configuration file's settings",
-                path.display()
-            ),
-        )
+        let instead = "remove it to begin with the configuration file's settings";
+        Error::new(ErrorKind::InvalidData, format!("it {reason}; {instead}"))
     };
-    let record: Record = serde_json::from_slice(&text)
-        .map_err(|error| unreadable(format!("is damaged: {error}")))?;
-    if record.version != VERSION {
-        return Err(unreadable(format!(
-            "has schema {}, this program knows {VERSION}",
-            record.version
-        )));
+    let damaged = |error| unreadable(format!("is damaged: {error}"));
+    // First, since another schema may have any other content.
+    let Schema { version } = serde_json::from_slice(&text).map_err(damaged)?;
+    if version != VERSION {
+        return Err(unreadable(format!("has schema {version}, this program knows {VERSION}")));
     }
+    let record: Record = serde_json::from_slice(&text).map_err(damaged)?;
     Ok(record.vfs)
 }
 
@@ -234,9 +268,58 @@ mod tests {
         std::fs::write(&path, "{\"version\":1,").expect("written");
         let error = Journal::open(path.clone(), vec![]).expect_err("damaged").to_string();
         assert!(error.contains("is damaged") && error.contains("remove it"), "{error}");
-        std::fs::write(&path, "{\"version\":9,\"vfs\":[]}").expect("written");
-        let error = Journal::open(path.clone(), vec![]).expect_err("newer").to_string();
-        assert!(error.contains("schema 9"), "{error}");
+        for newer in ["[]", "{\"0\":1}", "[],\"extra\":{}"] {
+            let text = format!("{{\"version\":9,\"vfs\":{newer}}}");
+            std::fs::write(&path, text).expect("written");
+            let error = Journal::open(path.clone(), vec![]).expect_err("newer").to_string();
+            assert!(error.contains("has schema 9, this program knows 1"), "{error}");
+        }
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn a_mac_that_the_file_has_given_to_another_vf_is_refused_with_both_and_a_way_out() {
+        let path = scratch("conflict");
+        let (journal, mut current) =
+            Journal::open(path.clone(), vec![settings(1), settings(2)]).expect("new");
+        current[0].mac = settings(7).mac;
+        journal.write(&current).expect("written");
+        let configured = vec![settings(1), settings(7)];
+        let error = Journal::open(path.clone(), configured).expect_err("a conflict").to_string();
+        assert!(error.contains("keeps MAC 02:00:00:00:00:07 for VF 0"), "{error}");
+        assert!(error.contains("gives it to VF 1") && error.contains("--fresh"), "{error}");
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_new_file_is_not_followed() {
+        let path = scratch("link");
+        let victim = path.with_extension("victim");
+        std::fs::write(&victim, "precious").expect("written");
+        let fresh = path.with_extension("new");
+        let _ = std::fs::remove_file(&fresh);
+        std::os::unix::fs::symlink(&victim, &fresh).expect("linked");
+        let (journal, current) = Journal::open(path.clone(), vec![settings(1)]).expect("new");
+        journal.write(&current).expect("written");
+        assert_eq!(std::fs::read_to_string(&victim).expect("there"), "precious");
+        for file in [path, victim] {
+            assert!(!std::fs::symlink_metadata(&file).expect("there").is_symlink());
+            std::fs::remove_file(file).expect("removed");
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_what_was_there() {
+        let path = scratch("fails");
+        let fresh = path.with_extension("new");
+        let (journal, mut current) = Journal::open(path.clone(), vec![settings(1)]).expect("new");
+        journal.write(&current).expect("written");
+        std::fs::create_dir(&fresh).expect("in the way");
+        current[0].rate.max = Mbps(7);
+        assert!(journal.write(&current).is_err());
+        std::fs::remove_dir(&fresh).expect("removed");
+        let (_, again) = Journal::open(path.clone(), vec![settings(1)]).expect("read");
+        assert_eq!(again, [settings(1)]);
         std::fs::remove_file(path).expect("removed");
     }
 }
