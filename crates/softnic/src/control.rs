@@ -9,13 +9,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lanekeeper_hw::{Hardware, HardwareError, PfStatus, vf_range};
 use lanekeeper_model::{PfId, SoftNicName, VfChange, VfCounters, VfIndex, VfStatus};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::threads;
 
 /// Name of the socket in a NIC's folder.
 pub const SOCKET_NAME: &str = "control.sock";
@@ -25,6 +27,8 @@ const MAX_LINE: u64 = 1 << 20;
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Connections served at once.
 const MAX_CONNECTIONS: usize = 32;
+/// How long to wait when the system is short of what a connection takes.
+const BETWEEN_FAILURES: Duration = Duration::from_millis(50);
 
 /// What can be asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,46 +62,117 @@ enum Answer<T> {
     Error(String),
 }
 
-/// Answer requests until the NIC stops (its listener is then shut down).
+/// Answer requests as long as `wait` says that another connection is there, not that the NIC stops.
 pub(crate) fn serve<H: Hardware + 'static>(
     listener: &UnixListener,
     pf: &PfId,
     hardware: &Arc<H>,
-    stopping: impl Fn() -> bool,
+    wait: impl Fn() -> bool,
 ) {
     let open = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
-        if stopping() {
-            return;
-        }
-        let Ok(stream) = stream else {
-            std::thread::sleep(Duration::from_millis(50));
-            continue;
-        };
-        if open.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
-            open.fetch_sub(1, Ordering::AcqRel);
-            continue;
-        }
-        let (open, pf, hardware) = (Arc::clone(&open), pf.clone(), Arc::clone(hardware));
-        std::thread::spawn(move || {
-            if let Err(error) = converse(&stream, &pf, &*hardware) {
-                tracing::debug!(%error, "control connection ended");
+    while wait() {
+        let taken = listener.accept().and_then(|(stream, _)| {
+            let turn = Turn::take(&open);
+            if turn.is_none() {
+                return turn_away(&stream);
             }
-            open.fetch_sub(1, Ordering::AcqRel);
+            let (pf, hardware) = (pf.clone(), Arc::clone(hardware));
+            threads::spawn("control-client", move || {
+                let _turn = turn;
+                if let Err(error) = converse(&stream, &pf, &*hardware) {
+                    tracing::debug!(%error, "control connection ended");
+                }
+            })
+            .map(drop)
         });
+        if let Err(error) = taken {
+            // Descriptors, threads or memory are short, and may be there again in a moment.
+            tracing::warn!(%error, "cannot serve a control connection");
+            std::thread::sleep(BETWEEN_FAILURES);
+        }
     }
 }
 
+/// One of the connections that are served at once.
+struct Turn(Arc<AtomicUsize>);
+
+impl Turn {
+    /// `None` when there is none left.
+    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
+        let turn = Self(Arc::clone(open));
+        (open.fetch_add(1, Ordering::AcqRel) < MAX_CONNECTIONS).then_some(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Say that there are too many connections, without waiting for whoever asks.
+fn turn_away(mut stream: &UnixStream) -> std::io::Result<()> {
+    let busy = format!(
+        "busy: {MAX_CONNECTIONS} requests are being answered or waited for; try again in a few \
+         seconds"
+    );
+    stream.set_nonblocking(true)?;
+    // Who is gone already needs no answer.
+    let _ = stream.write_all((encode::<()>(Err(busy)) + "\n").as_bytes());
+    Ok(())
+}
+
 fn converse(stream: &UnixStream, pf: &PfId, hardware: &dyn Hardware) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(DEADLINE))?;
-    stream.set_write_timeout(Some(DEADLINE))?;
-    let mut reader = BufReader::new(stream);
+    let mut reader = BufReader::new(Timed::new(stream, DEADLINE));
     while let Some(line) = read_line(&mut reader)? {
         let mut answer = respond(&line, pf, hardware);
         answer.push('\n');
-        (&*stream).write_all(answer.as_bytes())?;
+        Timed::new(stream, DEADLINE).write_all(answer.as_bytes())?;
+        reader.get_mut().restart(DEADLINE);
     }
     Ok(())
+}
+
+/// A connection over which a whole message must pass in time, not only its next byte.
+struct Timed<'s> {
+    stream: &'s UnixStream,
+    until: Instant,
+}
+
+impl<'s> Timed<'s> {
+    fn new(stream: &'s UnixStream, within: Duration) -> Self {
+        Self { stream, until: Instant::now() + within }
+    }
+
+    fn restart(&mut self, within: Duration) {
+        self.until = Instant::now() + within;
+    }
+
+    /// What is left of the time, which is not nothing.
+    fn left(&self) -> std::io::Result<Option<Duration>> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(std::io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(from)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 /// The answer to one request line; whatever the line holds, there is one.

@@ -511,10 +511,7 @@ impl VfDriver {
     }
 
     /// The driver's memory, as the region a device would be told of.
-    ///
-    /// # Errors
-    /// [`DriverError::Io`] when the kernel gives no more file descriptors.
-    pub fn region(&self) -> Result<Region, DriverError> {
+    pub fn region(&self) -> Region {
         self.memory.region()
     }
 

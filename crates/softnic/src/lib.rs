@@ -29,11 +29,15 @@ mod control_queue;
 #[cfg(any(test, fuzzing))]
 pub mod control_queue;
 mod cores;
+mod descriptors;
 mod intercept;
 mod journal;
+mod log_limit;
 mod nic;
 mod port;
 mod resume;
+mod run_dir;
+mod threads;
 #[allow(unsafe_code)]
 mod turn_lock;
 mod vhost_user;

@@ -8,14 +8,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
 use lanekeeper_model::{
@@ -25,16 +24,19 @@ use lanekeeper_model::{
 use crate::config::{Config, ConfigError, duplicate_mac};
 use crate::control::{self, SOCKET_NAME};
 use crate::control_queue::Command;
+use crate::descriptors;
 use crate::features;
 use crate::intercept::BackendLine;
 use crate::journal::Journal;
 use crate::port::Port;
 use crate::resume::ResumeFile;
+use crate::run_dir::RunDir;
 use crate::switch::{
     DuplicateMac, Learned, MAX_EXTRA_MACS, OffloadSet, PortSpec, SwitchTable, UplinkPolicy,
     VlanKey, WorkerCounters,
 };
-use crate::uplink::{LinkStatus, Uplink, UplinkError};
+use crate::threads;
+use crate::uplink::{self, LinkStatus, Uplink, UplinkError};
 use crate::vhost_user;
 use crate::worker::Worker;
 
@@ -51,15 +53,39 @@ pub enum NicError {
     /// The configuration contradicts itself.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Another process has this NIC.
-    #[error(
-        "software NIC '{name}' already runs ({lock} is locked); end it first, or choose another name"
-    )]
+    /// Another process has this NIC's folder.
+    #[error("software NIC '{name}' runs already and has {folder}; end it first, or {instead}")]
     Running {
-        /// The NIC.
+        /// The NIC that runs.
         name: String,
         /// What it holds.
-        lock: PathBuf,
+        folder: PathBuf,
+        /// What else can be done.
+        instead: &'static str,
+    },
+    /// The NIC's folder, or something in it, is unfit for its sockets and state.
+    #[error("{path} {reason}")]
+    Folder {
+        /// Which file or folder.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
+    /// The process may not have as many files open as front-ends can make it open.
+    #[error(
+        "{vfs} VFs of {pairs} queue pairs may need {needed} file descriptors, but this process may \
+         have {limit}; raise its hard limit (ulimit -Hn {needed}, LimitNOFILE={needed}), or have \
+         fewer VFs"
+    )]
+    Descriptors {
+        /// VFs of the NIC.
+        vfs: usize,
+        /// Queue pairs of each.
+        pairs: usize,
+        /// Descriptors that may come to be open at once.
+        needed: u64,
+        /// How many may.
+        limit: u64,
     },
     /// The uplink cannot be opened.
     #[error(transparent)]
@@ -74,7 +100,7 @@ pub enum NicError {
     },
 }
 
-fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> NicError {
+pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> NicError {
     let action = action.into();
     move |source| NicError::Io { action, source }
 }
@@ -154,7 +180,8 @@ enum History {
 pub struct Nic {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    _lock: File,
+    /// Given up last, when no thread uses what is in it any more.
+    dir: RunDir,
 }
 
 impl Nic {
@@ -207,20 +234,18 @@ impl Nic {
     fn prepare(config: Config, history: History) -> Result<(Self, Vec<Worker>), NicError> {
         config.validate()?;
         let configured = config.initial_settings()?;
-        let dir = config.run_dir();
-        let was_there = dir.exists();
-        let lock = own_folder(&dir, &config)?;
-        let prepared = Self::prepare_in(&dir, lock, config, configured, history);
-        if prepared.is_err() && !was_there {
-            // The error says what matters; an empty folder that stays is in nobody's way.
-            let _ = std::fs::remove_dir_all(&dir);
-        }
-        prepared
+        descriptors::reserve(&config).map_err(|(needed, limit)| NicError::Descriptors {
+            vfs: config.vfs,
+            pairs: config.queue_pairs,
+            needed,
+            limit,
+        })?;
+        let dir = RunDir::open(&config)?;
+        Self::prepare_in(dir, config, configured, history)
     }
 
     fn prepare_in(
-        dir: &Path,
-        lock: File,
+        dir: RunDir,
         config: Config,
         configured: Vec<VfSettings>,
         history: History,
@@ -237,7 +262,7 @@ impl Nic {
             opened.map_err(io(format!("take up {}", journal_path.display())))?;
         let resume_path = dir.join("rings");
         let resume = ResumeFile::open(&resume_path, config.vfs)
-            .map_err(io(format!("map {}", resume_path.display())))?;
+            .map_err(io(format!("make room in {}", resume_path.display())))?;
         let wakes = (0..workers).map(|_| eventfd()).collect::<std::io::Result<Vec<_>>>();
         let sources = Sources {
             filters: vec![GuestFilters::default(); config.vfs],
@@ -275,43 +300,35 @@ impl Nic {
             })
             .collect::<std::io::Result<Vec<_>>>()
             .map_err(io("set up a worker"))?;
-        let mut nic = Self { shared, threads: Vec::new(), _lock: lock };
-        nic.spawn_servers(dir, uplink, heard)?;
+        shared.warn_of_mtus(&shared.state().sources);
+        let mut nic = Self { shared, threads: Vec::new(), dir };
+        nic.spawn_servers(uplink, heard)?;
+        nic.dir.keep();
         Ok((nic, workers))
     }
 
     /// One thread for each VF's socket, one for the control socket, one for housekeeping.
-    fn spawn_servers(
-        &mut self,
-        dir: &Path,
-        uplink: Uplink,
-        heard: Receiver<News>,
-    ) -> Result<(), NicError> {
+    fn spawn_servers(&mut self, uplink: Uplink, heard: Receiver<News>) -> Result<(), NicError> {
         for vf in VfIndex::first(self.shared.config.vfs) {
-            let path = self.shared.config.vf_socket(vf);
-            let listener =
-                vhost_user::listen(&path).map_err(io(format!("listen on {}", path.display())))?;
+            let listener = self.dir.listen(self.shared.config.vf_socket(vf))?;
             let shared = Arc::clone(&self.shared);
             self.spawn(&format!("vf{vf}"), move || {
                 vhost_user::serve(&shared, vf.get(), &listener);
             })?;
         }
-        let path = dir.join(SOCKET_NAME);
-        let listener =
-            vhost_user::listen(&path).map_err(io(format!("listen on {}", path.display())))?;
+        let listener = self.dir.listen(self.dir.join(SOCKET_NAME))?;
         let shared = Arc::clone(&self.shared);
         self.spawn("control", move || {
-            control::serve(&listener, &shared.id, &shared, || shared.is_stopped());
+            control::serve(&listener, &shared.id, &shared, || {
+                vhost_user::wait_readable(&shared, &[Some(listener.as_fd())]).is_some()
+            });
         })?;
         let shared = Arc::clone(&self.shared);
         self.spawn("housekeeping", move || shared.keep_house(uplink, &heard))
     }
 
     fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), NicError> {
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(body)
-            .map_err(io(format!("start thread {name}")))?;
+        let thread = threads::spawn(name, body).map_err(io(format!("start thread {name}")))?;
         self.threads.push(thread);
         Ok(())
     }
@@ -345,17 +362,8 @@ impl Nic {
 impl Drop for Nic {
     fn drop(&mut self) {
         self.shared.stop();
-        // The control thread waits in accept(); a connection lets it see that it is over.
-        let control = self.run_dir().join(SOCKET_NAME);
-        let _ = UnixStream::connect(&control);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
-        }
-        let sockets = VfIndex::first(self.shared.config.vfs)
-            .map(|vf| self.shared.config.vf_socket(vf))
-            .chain([control]);
-        for socket in sockets {
-            let _ = std::fs::remove_file(socket);
         }
     }
 }
@@ -363,29 +371,6 @@ impl Drop for Nic {
 fn eventfd() -> std::io::Result<File> {
     use rustix::event::{EventfdFlags, eventfd};
     Ok(File::from(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-}
-
-/// Make the NIC's folder and lock it: one process owns a NIC.
-fn own_folder(dir: &Path, config: &Config) -> Result<File, NicError> {
-    let make = || {
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))
-    };
-    make().map_err(io(format!("make {}", dir.display())))?;
-    let path = dir.join("lock");
-    let lock = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(io(format!("open {}", path.display())))?;
-    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(NicError::Running { name: config.name.to_string(), lock: path })
-        }
-        Err(error) => Err(io(format!("lock {}", path.display()))(error.into())),
-    }
 }
 
 impl Sources {
@@ -629,6 +614,7 @@ impl Shared {
     fn keep_house(&self, mut uplink: Uplink, heard: &Receiver<News>) {
         while !self.is_stopped() {
             self.wait_for_uplink(&uplink);
+            self.report_left_out_lines();
             let link = uplink.refresh();
             let news: Vec<News> = heard.try_iter().take(LEARN_QUEUE).collect();
             if link.is_none() && news.is_empty() {
@@ -639,6 +625,7 @@ impl Shared {
             if let Some(link) = link {
                 tracing::info!(carrier = link.carrier, mtu = link.mtu, "uplink changed");
                 sources.uplink = Some(link);
+                self.warn_of_mtus(&sources);
             }
             for News { vf, vlan, mac } in news {
                 for (port, learned) in sources.learned.iter_mut().enumerate() {
@@ -651,6 +638,32 @@ impl Shared {
             }
             // Only administrative addresses can be duplicates, and those stay as they are.
             let _ = self.publish(&mut state, sources);
+        }
+    }
+
+    /// Whether the uplink takes full-length frames of a VF with these settings.
+    fn check_mtu(&self, sources: &Sources, settings: &VfSettings) -> Result<(), UplinkError> {
+        let Some(link) = sources.uplink else { return Ok(()) };
+        uplink::check_mtu(&self.config.uplink, link, settings.mtu, settings.vlan)
+    }
+
+    /// Say which VFs in use have frames that the uplink will not take. They are served all the same:
+    /// what they send to each other fits, and the uplink may be changed after they were.
+    fn warn_of_mtus(&self, sources: &Sources) {
+        let in_use = |settings: &&VfSettings| !settings.mac.is_zero();
+        for (vf, settings) in sources.settings.iter().enumerate().filter(|(_, s)| in_use(s)) {
+            if let Err(error) = self.check_mtu(sources, settings) {
+                tracing::warn!(vf, %error, "the VF's longer frames cannot leave by the uplink");
+            }
+        }
+    }
+
+    fn report_left_out_lines(&self) {
+        let now = Instant::now();
+        for port in &self.ports {
+            if let Some(more) = port.log.left_out(now) {
+                tracing::warn!(vf = %port.index, more, "further lines of this VF were left out");
+            }
         }
     }
 
@@ -735,6 +748,13 @@ impl Hardware for Shared {
         *settings = change.apply_to(settings)?;
         if sources.settings == state.sources.settings {
             return Ok(self.status(&state, vf));
+        }
+        let (old, new) = (&state.sources.settings[vf.get()], &sources.settings[vf.get()]);
+        if (old.mtu, old.vlan) != (new.mtu, new.vlan) {
+            self.check_mtu(&sources, new).map_err(|error| HardwareError::Refused {
+                pf: pf.clone(),
+                message: error.to_string(),
+            })?;
         }
         if let Some((mac, first, second)) = duplicate_mac(&sources.settings) {
             let holder = if first == vf.get() { second } else { first };

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use lanekeeper_model::VfIndex;
 
 use crate::config::MAX_QUEUE_PAIRS;
+use crate::log_limit::LogLimit;
 use crate::resume::ResumeSlot;
 use crate::ring::{Queue, RingFault};
 use crate::turn_lock::TurnLock;
@@ -30,7 +31,7 @@ pub(crate) struct PortQueue {
     /// Bytes of the net header before each frame.
     pub(crate) header_len: usize,
     /// Interrupts the driver.
-    pub(crate) call: Option<File>,
+    pub(crate) call: Option<Arc<File>>,
     /// Wakes us.
     pub(crate) kick: Option<Arc<File>>,
 }
@@ -79,6 +80,8 @@ pub(crate) struct Port {
     error_bells: Mutex<BTreeMap<u8, File>>,
     /// Receive offloads that the driver has left on, as feature bits.
     pub(crate) guest_offloads: AtomicU64,
+    /// What its front-ends may still cause to be said.
+    pub(crate) log: LogLimit,
 }
 
 /// Which of a pair's two rings.
@@ -104,6 +107,7 @@ impl Port {
             faults: AtomicU64::new(0),
             error_bells: Mutex::default(),
             guest_offloads: AtomicU64::new(u64::MAX),
+            log: LogLimit::default(),
         }
     }
 
@@ -162,7 +166,9 @@ impl Port {
             return;
         }
         self.faults.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(vf = %self.index, %fault, "VF stopped: its rings cannot be trusted");
+        if self.log.allows(Instant::now()) {
+            tracing::warn!(vf = %self.index, %fault, "VF stopped: its rings cannot be trusted");
+        }
         self.set_reason(fault);
         for bell in self.error_bells().values() {
             // It is stopped already.

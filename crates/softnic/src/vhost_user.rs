@@ -9,10 +9,9 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 use vhost::VhostUserMemoryRegionBase;
@@ -38,7 +37,11 @@ use crate::ring::{
 use crate::watched;
 
 /// Memory slots a front-end may use (`VHOST_USER_GET_MAX_MEM_SLOTS`).
-const MAX_MEMORY_REGIONS: u64 = 64;
+pub(crate) const MAX_MEMORY_REGIONS: u64 = 64;
+/// Address space, in bytes, that VFs together may map memory into, each its share: half of what a
+/// process has on x86-64. A memory table costs its VMM nothing, so without a bound one VF could take
+/// what the NIC itself needs for its next thread.
+const MAPPABLE: u64 = 64 << 40;
 /// Largest ring of virtio (virtio 1.2, 2.7 and 2.8).
 const MAX_RING_SIZE: u32 = 32_768;
 
@@ -48,22 +51,18 @@ pub(crate) fn serve(shared: &Arc<Shared>, port: usize, listener: &UnixListener) 
         match listener.accept() {
             Ok((stream, _)) => serve_connection(shared, port, listener, stream),
             Err(error) => {
-                tracing::warn!(vf = port, %error, "cannot accept a front-end");
+                if may_log(shared, port) {
+                    tracing::warn!(vf = port, %error, "cannot accept a front-end");
+                }
                 std::thread::sleep(std::time::Duration::from_millis(100));
             }
         }
     }
 }
 
-/// Listen on a VF's socket, in place of one that an earlier process left.
-pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+/// Whether what a front-end causes to be said of a VF may be said now.
+fn may_log(shared: &Shared, port: usize) -> bool {
+    shared.ports[port].log.allows(Instant::now())
 }
 
 /// Serve one front-end until it is gone. Another one that connects meanwhile waits for its turn: it
@@ -78,7 +77,9 @@ fn serve_connection(
     let _hang_up = shared.hang_up_on_stop(&socket);
     let session = Arc::new(Mutex::new(Session::new(Arc::clone(shared), port)));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
-    tracing::info!(vf = port, "front-end connected");
+    if may_log(shared, port) {
+        tracing::info!(vf = port, "front-end connected");
+    }
     let mut another_waits = false;
     loop {
         let control = lock(&session).control_kick();
@@ -87,7 +88,12 @@ fn serve_connection(
         let Some(ready) = wait_readable(shared, &fds) else { break };
         if ready & 4 != 0 {
             another_waits = true;
-            tracing::warn!(vf = port, "the VF has a front-end; another one waits until it is gone");
+            if may_log(shared, port) {
+                tracing::warn!(
+                    vf = port,
+                    "the VF has a front-end; another one waits until it is gone"
+                );
+            }
         }
         if ready & 2 != 0 {
             lock(&session).serve_control_queue();
@@ -97,14 +103,28 @@ fn serve_connection(
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::SocketBroken(_)) => break,
                 Err(error) => {
-                    tracing::warn!(vf = port, %error, "front-end broke the protocol; hanging up");
+                    if may_log(shared, port) {
+                        say_why(port, &error);
+                    }
                     break;
                 }
             }
         }
     }
     lock(&session).detach_all();
-    tracing::info!(vf = port, "front-end gone");
+    if may_log(shared, port) {
+        tracing::info!(vf = port, "front-end gone");
+    }
+}
+
+/// Whose fault the end of a connection is.
+fn say_why(port: usize, error: &Error) {
+    match error {
+        Error::ReqHandlerError(error) => {
+            tracing::warn!(vf = port, %error, "cannot do what the front-end asked for; hanging up");
+        }
+        error => tracing::warn!(vf = port, %error, "front-end broke the protocol; hanging up"),
+    }
 }
 
 /// Take one of the messages that are not for the crate, if it is the next. Whether it was.
@@ -132,7 +152,7 @@ fn lock(session: &Mutex<Session>) -> std::sync::MutexGuard<'_, Session> {
 
 /// Wait until one of those `fds` that are there is readable; bit i of the answer stands for
 /// `fds[i]`. `None` once the NIC stops.
-fn wait_readable(shared: &Shared, fds: &[Option<BorrowedFd<'_>>]) -> Option<u32> {
+pub(crate) fn wait_readable(shared: &Shared, fds: &[Option<BorrowedFd<'_>>]) -> Option<u32> {
     let present = || fds.iter().enumerate().filter_map(|(index, fd)| Some((index, (*fd)?)));
     loop {
         let mut polled: Vec<PollFd<'_>> = std::iter::once(shared.stopping.as_fd())
@@ -173,7 +193,7 @@ struct RingSetup {
     started: bool,
     enabled: bool,
     kick: Option<Arc<File>>,
-    call: Option<File>,
+    call: Option<Arc<File>>,
     attached: bool,
 }
 
@@ -199,7 +219,8 @@ struct Session {
 
 impl Session {
     fn new(shared: Arc<Shared>, port: usize) -> Self {
-        let rings = (0..=2 * MAX_QUEUE_PAIRS).map(|_| RingSetup::default()).collect();
+        // Descriptors for rings that the VF does not have would be nobody's but count.
+        let rings = (0..=2 * shared.config.queue_pairs).map(|_| RingSetup::default()).collect();
         Self {
             shared,
             port,
@@ -275,7 +296,7 @@ impl Session {
             &memory.identity(),
             &[spec.desc, spec.avail, spec.used, u64::from(spec.size), self.accepted],
         );
-        let journal = slot.journal().map_err(Error::ReqHandlerError)?;
+        let journal = slot.journal(spec.kind).map_err(Error::ReqHandlerError)?;
         let queue = if slot.holds(key) {
             Queue::resume(memory, spec, journal)
         } else {
@@ -293,7 +314,7 @@ impl Session {
         slot.set(key);
         let setup = &mut self.rings[index];
         setup.attached = true;
-        let call = setup.call.as_ref().and_then(|call| call.try_clone().ok());
+        let call = setup.call.clone();
         let kick = setup.kick.clone();
         // Receive buffers are looked for when a frame needs one, so nobody has to tell of them.
         queue.disable_kicks();
@@ -382,10 +403,8 @@ impl Session {
         }
         self.memory = None;
         if !self.regions.is_empty() {
-            let regions = self.regions.iter().map(same_region).collect::<std::io::Result<_>>();
-            let memory = regions
-                .map_err(Error::ReqHandlerError)
-                .and_then(|regions| GuestMemory::map(regions).map_err(refused))?;
+            self.check_share()?;
+            let memory = GuestMemory::map(self.regions.clone()).map_err(refused)?;
             if !memory.sealed() {
                 // Anonymous memory of QEMU and others can be sealed and is; files cannot.
                 tracing::debug!(vf = self.port, "the front-end could shrink its memory under us");
@@ -396,6 +415,22 @@ impl Session {
             self.sync(index)?;
         }
         Ok(())
+    }
+
+    /// A VF that maps more than its share would take it from the others.
+    fn check_share(&self) -> Result<()> {
+        let vfs = self.shared.config.vfs as u64;
+        let share = MAPPABLE / vfs;
+        let wanted = self.regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.size));
+        if wanted <= share {
+            return Ok(());
+        }
+        Err(refused(std::io::Error::other(format!(
+            "its VM has {} GiB of memory, but a VF of this NIC can map {} GiB (64 TiB for {vfs} \
+             VFs); configure fewer VFs",
+            wanted >> 30,
+            share >> 30
+        ))))
     }
 
     fn control_kick(&self) -> Option<Arc<File>> {
@@ -443,9 +478,19 @@ impl Session {
     }
 }
 
-fn same_region(region: &Region) -> std::io::Result<Region> {
-    let Region { guest_addr, size, user_addr, mmap_offset, ref file } = *region;
-    Ok(Region { guest_addr, size, user_addr, mmap_offset, file: file.try_clone()? })
+/// Keep a descriptor for each file, not for each region: front-ends cut one file into many regions.
+fn shared_file(regions: &[Region], file: File) -> Result<Arc<File>> {
+    let identity = |file: &File| match rustix::fs::fstat(file) {
+        Ok(stat) => Ok((stat.st_dev, stat.st_ino)),
+        Err(error) => Err(Error::ReqHandlerError(error.into())),
+    };
+    let wanted = identity(&file)?;
+    for region in regions {
+        if identity(&region.file)? == wanted {
+            return Ok(Arc::clone(&region.file));
+        }
+    }
+    Ok(Arc::new(file))
 }
 
 fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -527,17 +572,16 @@ impl VhostUserBackendReqHandlerMut for Session {
         if regions.len() != files.len() {
             return Err(Error::InvalidParam);
         }
-        self.regions = regions
-            .iter()
-            .zip(files)
-            .map(|(region, file)| Region {
+        self.regions.clear();
+        for (region, file) in regions.iter().zip(files) {
+            self.regions.push(Region {
                 guest_addr: region.guest_phys_addr,
                 size: region.memory_size,
                 user_addr: region.user_addr,
                 mmap_offset: region.mmap_offset,
-                file,
-            })
-            .collect();
+                file: shared_file(&self.regions, file)?,
+            });
+        }
         self.remap().map(|()| None)
     }
 
@@ -601,10 +645,9 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let call = fd.map(eventfd).transpose()?;
+        let call = fd.map(eventfd).transpose()?.map(Arc::new);
         let ring = self.ring_mut(index.into())?;
-        ring.call =
-            call.as_ref().map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+        ring.call.clone_from(&call);
         if !ring.attached {
             return Ok(());
         }
@@ -696,7 +739,7 @@ impl VhostUserBackendReqHandlerMut for Session {
             size: region.memory_size,
             user_addr: region.user_addr,
             mmap_offset: region.mmap_offset,
-            file,
+            file: shared_file(&self.regions, file)?,
         });
         if let Err(error) = self.remap() {
             self.regions.pop();

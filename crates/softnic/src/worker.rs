@@ -147,6 +147,15 @@ impl Batch {
         }
     }
 
+    /// Count a frame that the uplink did not take. Unless a VF took it, too, it was not sent.
+    #[cold]
+    fn not_taken(&self, frame: usize, reason: DropReason, tally: &mut PortTally) {
+        tally.tx_drop(reason);
+        if !bits(self.vfs).any(|vf| self.to_vf[vf] & 1 << frame != 0) {
+            tally.take_back_tx(self.len[frame] as usize);
+        }
+    }
+
     fn clear(&mut self) {
         for vf in bits(self.vfs) {
             self.to_vf[vf] = 0;
@@ -406,8 +415,8 @@ impl Worker {
             if let Some(uplink) = uplink {
                 send_up(round, batch, edits, header_len, uplink, whole, &mut tally);
             } else {
-                for _ in bits(batch.to_uplink.into()) {
-                    tally.tx_drop(DropReason::UplinkBusy);
+                for frame in bits(batch.to_uplink.into()) {
+                    batch.not_taken(frame, DropReason::UplinkBusy, &mut tally);
                 }
             }
         }
@@ -724,6 +733,7 @@ fn send_up<'f>(
 ) {
     let Some(policy) = round.table.uplink() else { return };
     let mut sending = uplink.batch();
+    let mut frames = [0u8; BATCH];
     let mut lengths = [0u32; BATCH];
     for (frame, edited) in edits.iter_mut().enumerate() {
         if batch.to_uplink & 1 << frame == 0 {
@@ -735,17 +745,18 @@ fn send_up<'f>(
             Ok(egress) if egress.work() == Work::None => egress,
             // The kernel's uplinks take every offload there is.
             Ok(_) => {
-                tally.tx_drop(DropReason::BadOffload);
+                batch.not_taken(frame, DropReason::BadOffload, tally);
                 continue;
             }
             Err(reason) => {
-                tally.tx_drop(reason);
+                batch.not_taken(frame, reason, tally);
                 continue;
             }
         };
         let head = batch.head(frame);
         let edited_len = egress.edit.apply(head, edited);
         let gather = whole(frame).replace_head(&edited[..edited_len], header_len + head.len());
+        frames[sending.len()] = frame as u8;
         lengths[sending.len()] = gather.len() as u32;
         sending.push(&egress.header().to_bytes(), gather);
     }
@@ -753,13 +764,17 @@ fn send_up<'f>(
     let mut up = PortTally::default();
     for (at, len) in lengths.into_iter().enumerate() {
         let bit = 1 << at;
-        match () {
-            () if sent.taken & bit != 0 => up.tx(len as usize),
-            () if sent.busy & bit != 0 => tally.tx_drop(DropReason::UplinkBusy),
-            () if sent.link_down & bit != 0 => tally.tx_drop(DropReason::LinkDown),
-            () if sent.refused & bit != 0 => tally.tx_drop(DropReason::UplinkRefused),
-            () => {}
-        }
+        let reason = match () {
+            () if sent.taken & bit != 0 => {
+                up.tx(len as usize);
+                continue;
+            }
+            () if sent.busy & bit != 0 => DropReason::UplinkBusy,
+            () if sent.link_down & bit != 0 => DropReason::LinkDown,
+            () if sent.refused & bit != 0 => DropReason::UplinkRefused,
+            () => continue,
+        };
+        batch.not_taken(usize::from(frames[at]), reason, tally);
     }
     round.counters.add_uplink(&up);
 }

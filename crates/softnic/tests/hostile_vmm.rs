@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -66,7 +67,7 @@ impl Vmm {
             size: SIZE,
             user_addr: USER,
             mmap_offset: 0,
-            file: file.try_clone().expect("one more descriptor"),
+            file: Arc::new(file.try_clone().expect("one more descriptor")),
         };
         let memory = GuestMemory::map(vec![own]).expect("maps");
         let (call, kick) = (EventFd::new(0).expect("made"), EventFd::new(0).expect("made"));
@@ -128,8 +129,8 @@ fn a_bell_made_blocking_and_full_stops_its_vf_and_holds_nobody_up() {
     let mut villain = Vmm::start(&rig, 2, memfd(true));
     villain.start_ring();
     // What both ends share are the flags and the counter.
-    let flags = rustix::fs::fcntl_getfl(&villain.call_file()).expect("flags");
-    rustix::fs::fcntl_setfl(&villain.call_file(), flags - OFlags::NONBLOCK).expect("set");
+    let flags = rustix::fs::fcntl_getfl(villain.call_file()).expect("flags");
+    rustix::fs::fcntl_setfl(villain.call_file(), flags - OFlags::NONBLOCK).expect("set");
     let _ = villain.call.read();
     villain.call.write(u64::MAX - 1).expect("there is room");
     villain.offer(&frame(mac(1), mac(2), 9, 64));

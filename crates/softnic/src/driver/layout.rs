@@ -33,7 +33,7 @@ pub(super) struct QueueLayout {
 
 /// The driver's memory.
 pub(super) struct DriverMemory {
-    pub(super) file: File,
+    pub(super) file: Arc<File>,
     pub(super) size: u64,
     pub(super) mapped: Arc<GuestMemory>,
     pub(super) queues: Vec<QueueLayout>,
@@ -54,18 +54,19 @@ impl DriverMemory {
         let file = File::from(rustix::fs::memfd_create("vf-driver", flags).map_err(io)?);
         file.set_len(size).map_err(DriverError::Io)?;
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK);
-        let region = Self::region_of(&file, size)?;
+        let file = Arc::new(file);
+        let region = Self::region_of(&file, size);
         let mapped = Arc::new(GuestMemory::map(vec![region])?);
         Ok(Self { file, size, mapped, queues })
     }
 
-    pub(super) fn region(&self) -> Result<Region, DriverError> {
+    pub(super) fn region(&self) -> Region {
         Self::region_of(&self.file, self.size)
     }
 
-    fn region_of(file: &File, size: u64) -> Result<Region, DriverError> {
-        let file = file.try_clone().map_err(DriverError::Io)?;
-        Ok(Region { guest_addr: GUEST_BASE, size, user_addr: USER_BASE, mmap_offset: 0, file })
+    fn region_of(file: &Arc<File>, size: u64) -> Region {
+        let file = Arc::clone(file);
+        Region { guest_addr: GUEST_BASE, size, user_addr: USER_BASE, mmap_offset: 0, file }
     }
 }
 

@@ -21,7 +21,7 @@ struct Loopback {
 
 impl Loopback {
     fn new(driver: &VfDriver) -> Self {
-        let memory = Arc::new(GuestMemory::map(vec![driver.region().unwrap()]).unwrap());
+        let memory = Arc::new(GuestMemory::map(vec![driver.region()]).unwrap());
         let queue = |index| {
             let spec = driver.ring_spec(index).unwrap();
             Queue::new(Arc::clone(&memory), spec, Position::START).unwrap()
@@ -242,7 +242,7 @@ fn commands_of_the_control_queue_are_answered() {
             let options = VfOptions { control: true, pairs: 2, indirect, size: 8, ..options(kind) };
             let mut driver = VfDriver::unconnected(options).unwrap();
             assert_eq!(driver.control_queue(), Some(4));
-            let memory = Arc::new(GuestMemory::map(vec![driver.region().unwrap()]).unwrap());
+            let memory = Arc::new(GuestMemory::map(vec![driver.region()]).unwrap());
             let spec = driver.ring_spec(4).unwrap();
             let mut queue = Queue::new(memory, spec, Position::START).unwrap();
             let device = std::thread::spawn(move || {

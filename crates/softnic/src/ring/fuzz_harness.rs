@@ -52,7 +52,7 @@ impl Guest {
             size,
             user_addr: guest_addr + 0x7000_0000_0000,
             mmap_offset: 0x3000,
-            file: memfd(size + 0x3000),
+            file: Arc::new(memfd(size + 0x3000)),
         };
         let memory = GuestMemory::map(REGIONS.map(region).into()).expect("a sound table");
         let (journal, scratch) = (memfd(JOURNAL_BYTES), PopScratch::new());

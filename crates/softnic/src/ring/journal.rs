@@ -79,8 +79,13 @@ impl Journal {
     /// # Errors
     /// [`MemoryError`] when the file is too short or cannot be mapped.
     pub fn open(file: File, offset: u64) -> Result<Self, MemoryError> {
-        let region =
-            Region { guest_addr: 0, size: JOURNAL_BYTES, user_addr: 0, mmap_offset: offset, file };
+        let region = Region {
+            guest_addr: 0,
+            size: JOURNAL_BYTES,
+            user_addr: 0,
+            mmap_offset: offset,
+            file: Arc::new(file),
+        };
         let memory = Arc::new(GuestMemory::map(vec![region])?);
         let misplaced = |_: RingFault| MemoryError::RegionSize { guest_addr: 0, size: offset };
         let window = Window::new(&memory, 0, JOURNAL_BYTES as usize, 8).map_err(misplaced)?;

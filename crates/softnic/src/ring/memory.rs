@@ -27,7 +27,7 @@ use super::guard::Guarded;
 pub const MAX_REGIONS: usize = 64;
 
 /// One region of a VM's memory as the vhost-user front end describes it (`SET_MEM_TABLE`).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Region {
     /// First guest-physical address.
     pub guest_addr: u64,
@@ -37,8 +37,8 @@ pub struct Region {
     pub user_addr: u64,
     /// Byte of `file` where the region starts.
     pub mmap_offset: u64,
-    /// The memory itself (memfd, hugetlbfs or shared file).
-    pub file: File,
+    /// The memory itself (memfd, hugetlbfs or shared file); several regions may lie in one.
+    pub file: Arc<File>,
 }
 
 /// Why a memory table was refused.
@@ -69,12 +69,11 @@ pub enum MemoryError {
         has: u64,
     },
     /// The kernel refused `fstat` or `mmap`.
-    #[error("cannot map memory region at {guest_addr:#x}")]
+    #[error("cannot map memory region at {guest_addr:#x}: {source}")]
     Map {
         /// Guest address of the region.
         guest_addr: u64,
         /// The kernel's answer.
-        #[source]
         source: std::io::Error,
     },
     /// The process has as many mappings as it can guard against the loss of their files.

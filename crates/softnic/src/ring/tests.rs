@@ -38,7 +38,7 @@ fn memfd(size: u64) -> File {
 }
 
 fn region(guest_addr: u64, size: u64) -> Region {
-    let file = memfd(size);
+    let file = Arc::new(memfd(size));
     Region { guest_addr, size, user_addr: guest_addr + (7 << 40), mmap_offset: 0, file }
 }
 

@@ -52,6 +52,13 @@ impl PortTally {
         self.tx_bytes += bytes as u64;
     }
 
+    /// Takes back the count of a frame from the VM that then went nowhere.
+    #[cold]
+    pub fn take_back_tx(&mut self, bytes: usize) {
+        self.tx_frames -= 1;
+        self.tx_bytes -= bytes as u64;
+    }
+
     /// Counts a frame to the VM.
     #[inline]
     pub fn rx(&mut self, bytes: usize) {
