@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use lanekeeper_host::ledger::Life;
+use lanekeeper_host::ledger::{Life, PfRecord};
 use lanekeeper_host::{Claim, HostError, Released, Which};
 use lanekeeper_hw::chaos::{Chaos, Fault, survive};
 use lanekeeper_hw::fake::FakePf;
@@ -38,6 +38,11 @@ fn at_every_step<T>(
         judge(k, &rig, pf, outcome, before);
     }
     panic!("it never ended");
+}
+
+/// What the ledger has of the one PF.
+fn journal(rig: &Rig) -> Option<PfRecord> {
+    rig.owner().records().expect("ledger").pop()
 }
 
 fn bare(pf: &FakePf) -> (Rig, PfAddr) {
@@ -87,6 +92,8 @@ fn an_apply_that_dies_at_any_step_is_undone_by_the_next_start() {
                     owner.apply(&plan, None)
                 },
                 |k, rig, pf, _, before| {
+                    let intended = journal(rig).is_some_and(|record| record.intent.is_some());
+                    assert!(intended || rig.state(pf) == before, "{driver:?} {k}: journal first");
                     let recovered = rig.owner().recover().expect("recovered");
                     assert!(recovered.failed.is_empty(), "{driver:?} {k}: {recovered:?}");
                     assert_eq!(rig.state(pf), before, "{driver:?}, {fault:?} at step {k}");
@@ -135,6 +142,9 @@ fn a_claim_that_dies_at_any_step_is_whole_or_undone_by_the_next_start() {
                 || Rig::applied(pf.clone(), 2),
                 |owner, _, _| owner.claim(&full("one-claim")),
                 |k, rig, pf, _, before| {
+                    let life = journal(rig).expect("ours").vfs[&vf(0)].life.clone();
+                    let untouched = rig.fake.writes().is_empty();
+                    assert!(untouched || life != Life::Free, "{driver:?} {k}: journal first");
                     let owner = rig.owner();
                     let recovered = owner.recover().expect("recovered");
                     assert!(recovered.failed.is_empty(), "{driver:?} {k}: {recovered:?}");
@@ -159,6 +169,7 @@ fn a_claim_that_dies_at_any_step_is_whole_or_undone_by_the_next_start() {
 fn claimed(pf: &FakePf) -> (Rig, PfAddr) {
     let (rig, addr) = Rig::applied(pf.clone(), 2);
     rig.owner().claim(&full("one-claim")).expect("claimed");
+    rig.fake.clear_log();
     (rig, addr)
 }
 
@@ -176,6 +187,9 @@ fn a_release_that_fails_at_any_step_never_leaves_a_free_vf_dirty() {
                 || claimed(&pf),
                 |owner, _, _| release(owner),
                 |k, rig, pf, _, _| {
+                    let life = journal(rig).expect("ours").vfs[&vf(0)].life.clone();
+                    let untouched = rig.fake.writes().is_empty();
+                    assert!(untouched || life != Life::Bound, "{driver:?} {k}: journal first");
                     let owner = rig.owner();
                     let recovered = owner.recover().expect("recovered");
                     assert!(recovered.failed.is_empty(), "{driver:?} {k}: {recovered:?}");
