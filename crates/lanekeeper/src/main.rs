@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod demo;
+mod host;
 mod output;
 mod softnic;
 mod values;
@@ -28,6 +29,8 @@ struct Cli {
 enum Command {
     /// Run a software NIC, or look at and change those that run.
     Softnic(softnic::Args),
+    /// Own the VFs of this host's SR-IOV NICs: show, plan, apply, check, claim, release, recover.
+    Host(host::Args),
     /// Two emulated hosts, VMs on VFs, RoCE v2 between them: the whole on one machine.
     Demo(demo::Args),
     /// Print a completion script for your shell.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         .init();
     let result = match cli.command {
         Command::Softnic(args) => softnic::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Host(args) => host::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Completion { shell } => {
             let mut script = Vec::new();
