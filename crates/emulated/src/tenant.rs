@@ -136,7 +136,7 @@ fn command(plan: &TenantPlan, command_line: &str) -> String {
     let name = &plan.name;
     let memory = MEMORY_MIB;
     let mut text = format!(
-        "exec /shared/{QEMU}/{program} -name guest={name} -no-user-config -nodefaults -no-reboot \
+        "exec /shared/{QEMU}/{program} -name guest={name},process=qemu-{name} -no-user-config -nodefaults -no-reboot \
          -display none \
          -machine q35,memory-backend=mem,hpet=off,i8042=off,smbus=off,sata=off,usb=off,vmport=off \
          -accel kvm -cpu host -smp 1 -m {memory}M \

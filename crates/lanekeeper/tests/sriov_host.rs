@@ -14,6 +14,8 @@ use tempfile::TempDir;
 /// Far more than a boot takes on an idle machine, since tests share theirs.
 const READY: Duration = Duration::from_secs(180);
 const SHORT: Duration = Duration::from_secs(60);
+/// A VM within an emulated machine: its CPU is emulated, and switches into it as well.
+const TENANT_READY: Duration = Duration::from_secs(600);
 
 const PF: MacAddr = MacAddr([0x02, 0x1a, 0, 0, 0, 1]);
 
@@ -164,70 +166,90 @@ fn a_vf_goes_to_vfio_in_a_group_of_its_own_and_keeps_its_settings_over_a_reset()
     lab.sh(&format!("! test -e {numvfs}"));
 }
 
-/// Tenants with a VF each, on one VLAN; each has an address on its VF and software RoCE over it.
-fn tenants<'a>(lab: &'a Emulated, names: &[&str]) -> Vec<Tenant<'a>> {
-    let vfs = lab.make_vfs();
-    let pf = lab.pf_interface();
-    let start = |(vf, name): (u8, &&str)| {
-        let addr = vfs[usize::from(vf)];
-        lab.bind(addr, "vfio-pci");
-        lab.sh(&format!("ip link set {pf} vf {vf} vlan 100"));
-        let plan = TenantPlan { name: (*name).to_owned(), vfs: vec![addr] };
-        let tenant = lab.host.start_tenant(&plan).expect("starts");
-        println!("{name} was ready after {:?}", tenant.wait_ready(READY).expect("gets ready"));
-        tenant
-    };
-    let tenants: Vec<Tenant> = (0..).zip(names).map(start).collect();
-    for (vf, tenant) in (0..).zip(&tenants) {
-        let up = format!(
-            "dev=$(grep -lx {} /sys/class/net/*/address | cut -d/ -f5) && \
-             ip addr add 10.0.0.{}/24 dev $dev && ip link set $dev up && \
-             until grep -q 1 /sys/class/net/$dev/carrier; do sleep 0.1; done",
-            vf_mac(vf),
-            vf + 1
-        );
-        tenant.check(&up, SHORT).expect("the VF is the tenant's, with its MAC and a link");
-    }
-    tenants
+/// Starts a tenant on a VF that is bound to vfio-pci, and gives it an address on it.
+fn tenant<'a>(lab: &'a Emulated, name: &str, vf: u8, addr: PciAddr) -> Tenant<'a> {
+    let plan = TenantPlan { name: name.to_owned(), vfs: vec![addr] };
+    let tenant = lab.host.start_tenant(&plan).expect("starts");
+    println!("{name} was ready after {:?}", tenant.wait_ready(TENANT_READY).expect("gets ready"));
+    let up = format!(
+        "dev=$(grep -lx {} /sys/class/net/*/address | cut -d/ -f5) && \
+         ip addr add 10.0.0.{}/24 dev $dev && ip link set $dev up && \
+         until grep -q 1 /sys/class/net/$dev/carrier; do sleep 0.1; done",
+        vf_mac(vf),
+        vf + 1
+    );
+    tenant.check(&up, SHORT).expect("the VF is the tenant's, with its MAC and a link");
+    tenant
 }
 
 #[test]
-fn the_product_runs_in_the_host_and_a_tenants_vm_has_a_vf() {
+fn the_product_makes_vfs_claims_one_for_a_tenant_and_takes_it_back() {
     let lab = boot("h3", &["t1"]);
-    let version = lab.sh("/shared/bin/lanekeeper --version");
-    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    let lanekeeper = |arguments: &str| {
+        let command =
+            format!("LANEKEEPER_TOKEN=token-of-t1 /shared/bin/lanekeeper host {arguments}");
+        lab.host.run(&command, SHORT).expect("runs")
+    };
+    let done = |arguments: &str| {
+        let output = lanekeeper(arguments);
+        assert!(output.success(), "{arguments}: {}", output.complaint());
+        output.stdout
+    };
+    lab.sh(&format!(
+        "echo 'version: 1
+pfs:
+  - {{ name: nic0, select: {{ permanent_mac: \"{PF}\" }}, vfs: 4 }}' >/tmp/host.yaml"
+    ));
+    assert_eq!(lanekeeper("check /tmp/host.yaml").status, 2, "there are no VFs yet");
+    done("apply /tmp/host.yaml");
+    done("check /tmp/host.yaml");
 
-    let tenants = tenants(&lab, &["t1"]);
-    let driver = "basename $(readlink -f /sys/class/net/eth0/device/driver)";
-    assert_eq!(tenants[0].check(driver, SHORT).expect("runs"), "igbvf\n");
-    let holder = lab.sh("grep -l vfio /proc/[0-9]*/maps | wc -l");
-    assert_eq!(holder, "1\n", "the VF is held by the tenant's QEMU alone");
-    let second = lab.host.start_tenant(&TenantPlan { name: "t9".to_owned(), vfs: Vec::new() });
-    let refused = second.expect_err("is not in the plan").to_string();
+    let claim = done(&format!("claim --vlan 100 --mac {}", vf_mac(0)));
+    let claim: serde_json::Value = serde_json::from_str(&claim).expect("JSON");
+    let text = |key: &str| claim[key].as_str().expect("is there").to_owned();
+    let addr = text("address").parse().expect("an address");
+    let kernel =
+        lab.sh(&format!("ip link show {} | grep 'vf {} '", lab.pf_interface(), claim["vf"]));
+    assert!(kernel.contains(&vf_mac(0).to_string()) && kernel.contains("vlan 100"), "{kernel}");
+
+    let tenant = tenant(&lab, "t1", 0, addr);
+    let held = lanekeeper(&format!("release {}", text("id")));
+    assert!(!held.success() && held.complaint().contains("qemu-t1"), "{}", held.complaint());
+    let stranger = lab.host.start_tenant(&TenantPlan { name: "t9".to_owned(), vfs: Vec::new() });
+    let refused = stranger.expect_err("is not in the plan").to_string();
     assert!(refused.contains("t9") && refused.contains("t1"), "{refused}");
 
-    tenants[0].kill().expect("killed");
-    lab.sh("! grep -l vfio /proc/[0-9]*/maps");
+    tenant.kill().expect("killed");
+    done(&format!("release {}", text("id")));
+    let kernel =
+        lab.sh(&format!("ip link show {} | grep 'vf {} '", lab.pf_interface(), claim["vf"]));
+    assert!(!kernel.contains("vlan") && !kernel.contains(&vf_mac(0).to_string()), "{kernel}");
+    done("check /tmp/host.yaml");
 }
 
 #[test]
 #[ignore = "minutes: two VMs within an emulated host"]
 fn two_tenants_have_roce_between_their_vfs_and_none_across_vlans() {
     let lab = boot("h4", &["t1", "t2"]);
-    let tenants = tenants(&lab, &["t1", "t2"]);
-    let [one, two] = &tenants[..] else { panic!("two were started") };
+    let vfs = lab.make_vfs();
+    let pf = lab.pf_interface();
+    for vf in 0..2 {
+        lab.bind(vfs[vf], "vfio-pci");
+        lab.sh(&format!("ip link set {pf} vf {vf} vlan 100"));
+    }
+    let (one, two) = (tenant(&lab, "t1", 0, vfs[0]), tenant(&lab, "t2", 1, vfs[1]));
     let address = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
     let port = |tenant: &Tenant, last| {
         rxe_on(tenant, "rxe0", "eth0", address(last)).expect("software RoCE over the VF")
     };
-    let (first, second) = (port(one, 1), port(two, 2));
-    let client = RdmaEndpoint { host: one, port: &first, exchange: address(1) };
-    let server = RdmaEndpoint { host: two, port: &second, exchange: address(2) };
+    let (first, second) = (port(&one, 1), port(&two, 2));
+    let client = RdmaEndpoint { host: &one, port: &first, exchange: address(1) };
+    let server = RdmaEndpoint { host: &two, port: &second, exchange: address(2) };
     for test in [Perftest::write_bw(65_536, 20), Perftest::write_lat(20)] {
         let measured = rdma_measure(&test, &server, &client, READY).expect("RDMA connects");
         println!("{measured:?}");
     }
-    lab.sh(&format!("ip link set {} vf 1 vlan 200", lab.pf_interface()));
+    lab.sh(&format!("ip link set {pf} vf 1 vlan 200"));
     let ping = one.run("ping -c 3 -W 2 10.0.0.2", SHORT).expect("runs");
     assert!(!ping.success(), "the VLAN does not keep tenants apart: {}", ping.stdout);
 }
