@@ -14,8 +14,10 @@ use lanekeeper_softnic::{Config, Nic};
 
 use crate::output::{note, print};
 use crate::{Failure, values};
+use ending::Ending;
 use place::Where;
 
+mod ending;
 mod place;
 mod show;
 
@@ -25,7 +27,9 @@ mod show;
 #[command(after_help = "Run one in the foreground with --config FILE; end it with Ctrl-C or \
 SIGTERM. VMs attach to the sockets vf0.sock, vf1.sock, ... in its folder (run_dir in the file, by \
 default /run/lanekeeper/softnic/NAME). What `set` and `scrub` change is kept when the NIC is started \
-again, until the file says something else for that VF.")]
+again, until the file says something else for that VF. What the file names but the host does not \
+have, an uplink or free file descriptors, is exit code 1, not 2: the file is right, and the next \
+start may find it.")]
 pub(crate) struct Args {
     /// Run the software NIC that this file describes (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "check")]
@@ -182,16 +186,13 @@ fn workers(cpus: &[usize]) -> String {
 fn serve(file: &Path, fresh: bool) -> Result<(), Failure> {
     let config = load(file)?;
     // Before any thread is there, so that none misses the signal.
-    let mut signals = signal_hook::iterator::Signals::new([
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-    ])
-    .map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))?;
+    let mut ending = Ending::register()
+        .map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))?;
     let name = config.name.clone();
     let started = if fresh { Nic::start_fresh(config) } else { Nic::start(config) };
     let nic = started.map_err(|error| Failure::Work(error.to_string()))?;
     tracing::info!(%name, run_dir = %nic.run_dir().display(), "software NIC runs");
-    signals.forever().next();
+    ending.wait();
     tracing::info!(%name, "stopping");
     nic.stop();
     Ok(())
