@@ -354,7 +354,11 @@ impl Connection {
     ) -> std::io::Result<Result<T, String>> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        self.0.get_mut().write_all(line.as_bytes())?;
+        match self.0.get_mut().write_all(line.as_bytes()) {
+            // A NIC that is busy answers before it is asked, and hangs up.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
         let line = read_line(&mut self.0)?
             .ok_or_else(|| Error::new(ErrorKind::UnexpectedEof, "the NIC closed the connection"))?;
         match serde_json::from_str(&line).map_err(Error::other)? {
