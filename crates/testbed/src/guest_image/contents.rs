@@ -142,7 +142,9 @@ const HOST_SCRIPTS: &[Script] = &[("etc/rc.host", true, include_str!("../../gues
 
 /// What makes the kernel boot quickly on an emulated CPU, beside the console: no mitigations, no
 /// self-tests of ciphers, no calibration of clocks against each other, and none of three
-/// initialisations that take 0.1 to 0.4 s each there and serve nothing here.
+/// initialisations that take 0.1 to 0.4 s each there and serve nothing here. Nor does it rewrite its
+/// code for a single CPU, or protect and check its own pages: each makes QEMU translate anew what it
+/// had translated.
 pub(super) const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check \
-     mitigations=off nokaslr cryptomgr.notests audit=0 nowatchdog \
+     mitigations=off nokaslr cryptomgr.notests audit=0 nowatchdog noreplace-smp rodata=off \
      initcall_blacklist=crypto_kdf108_init,jent_mod_init,init_blk_tracer";

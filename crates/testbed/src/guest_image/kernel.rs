@@ -57,7 +57,7 @@ fn payload(bzimage: &[u8]) -> Result<&[u8], UnpackError> {
 
 /// Undoes xz or Zstandard, told apart by their marks; an ELF file comes back as it is. The build of
 /// the kernel appends four bytes of length to the payload: anything after the stream is ignored.
-pub(super) fn expand(bytes: &[u8]) -> Result<Vec<u8>, UnpackError> {
+fn expand(bytes: &[u8]) -> Result<Vec<u8>, UnpackError> {
     let mut image = Vec::new();
     if bytes.starts_with(XZ) {
         lzma_rust2::XzReader::new(bytes, false)
@@ -74,6 +74,29 @@ pub(super) fn expand(bytes: &[u8]) -> Result<Vec<u8>, UnpackError> {
         return Err(UnpackError::Compression(bytes.iter().take(6).copied().collect()));
     }
     Ok(image)
+}
+
+/// What stands at the end of a signed module (include/linux/module_signature.h).
+const SIGNED: &[u8] = b"~Module signature appended~\n";
+/// `struct module_signature` before it: eight bytes, then the signature's length, big-endian.
+const SIGNATURE_INFO: usize = 12;
+
+/// A module out of its file, without its signature. To check the signatures of the guest's modules
+/// was a third of all that its CPU did until it was ready; the kernel asks for them only where it is
+/// locked down, and the packages they come from were checked.
+pub(super) fn module(bytes: &[u8]) -> Result<Vec<u8>, UnpackError> {
+    let mut module = expand(bytes)?;
+    if let Some(signed) = module.strip_suffix(SIGNED) {
+        let info = signed.len().checked_sub(SIGNATURE_INFO).and_then(|at| {
+            let length = signed[at + 8..].try_into().map(u32::from_be_bytes).ok()?;
+            at.checked_sub(length as usize)
+        });
+        let end = info.ok_or_else(|| {
+            UnpackError::Damaged("its signature is longer than the module".to_owned())
+        })?;
+        module.truncate(end);
+    }
+    Ok(module)
 }
 
 #[cfg(test)]
@@ -137,6 +160,24 @@ mod tests {
     fn an_unknown_compression_is_named_by_its_first_bytes() {
         let error = vmlinux(&bzimage(b"BZh91AY&SY")).expect_err("bzip2 is not known");
         assert!(error.to_string().contains("[42, 5a, 68, 39, 31, 41]"), "{error}");
+    }
+
+    fn signed(length: u32) -> Vec<u8> {
+        let info = [&[0, 0, 2, 0, 0, 0, 0, 0][..], &length.to_be_bytes()].concat();
+        [&b"\x7fELF code"[..], b"PKCS7", &info, SIGNED].concat()
+    }
+
+    #[test]
+    fn a_module_loses_its_signature_and_nothing_else() {
+        assert_eq!(module(&signed(5)).expect("sound"), b"\x7fELF code");
+        assert_eq!(module(b"\x7fELF code").expect("unsigned"), b"\x7fELF code");
+    }
+
+    #[test]
+    fn a_signature_longer_than_its_module_is_damage() {
+        assert!(matches!(module(&signed(500)), Err(UnpackError::Damaged(_))));
+        let bare = [&b"\x7fELF"[..], SIGNED].concat();
+        assert!(matches!(module(&bare), Err(UnpackError::Damaged(_))));
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl Order<'_> {
         let path =
             self.files.get(name).ok_or_else(|| ImageError::NotInPackages(format!("{name}.ko")))?;
         let packed = fs::read(path).map_err(|error| ImageError::file(path, error))?;
-        let bytes = kernel::expand(&packed)
+        let bytes = kernel::module(&packed)
             .map_err(|why| ImageError::Unpack { what: path.display().to_string(), why })?;
         let needs = module_depends(&bytes).ok_or_else(|| ImageError::Unpack {
             what: path.display().to_string(),
