@@ -38,6 +38,8 @@ pub struct Bundle {
     pub pfs: BTreeMap<PfAddr, Told<PfReading>>,
     /// Counters of its VFs.
     pub counters: BTreeMap<PfAddr, BTreeMap<VfIndex, Told<VfCounters>>>,
+    /// Its pause frames by priority.
+    pub pause_frames: BTreeMap<PfAddr, Told<Option<[u64; 8]>>>,
     /// The PCIe tree.
     pub pci_tree: Told<Vec<PciNode>>,
 }
@@ -105,11 +107,13 @@ impl Bundle {
             let counters = |vf| (vf, Told::of(hardware.vf_counters(*pf, vf)));
             Some((*pf, reading.vfs.iter().map(|vf| counters(vf.vf)).collect()))
         });
+        let pause = |pf: &PfAddr| (*pf, Told::of(hardware.pause_frames(*pf)));
         let bundle = Self {
             format: FORMAT,
             facts,
             masked: false,
             counters: counters.collect(),
+            pause_frames: list.iter().map(pause).collect(),
             list,
             pci_tree: Told::of(hardware.pci_tree()),
             pfs,
@@ -249,6 +253,11 @@ impl SriovHardware for Recorded {
         let counters = self.bundle.counters.get(&pf).and_then(|vfs| vfs.get(&vf));
         let none = || HardwareError::NoVf { pf: reading.id(), vf, num_vfs: reading.vfs.len() };
         replay(pf, counters.ok_or_else(none)?)
+    }
+
+    fn pause_frames(&self, pf: PfAddr) -> Result<Option<[u64; 8]>, HardwareError> {
+        let told = self.bundle.pause_frames.get(&pf).ok_or(HardwareError::NoPf(PfId::Pci(pf)))?;
+        replay(pf, told)
     }
 
     fn write_driver_override(

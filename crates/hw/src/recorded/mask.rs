@@ -145,6 +145,11 @@ impl Mask {
                 mask(text);
             }
         }
+        for told in bundle.pause_frames.values_mut() {
+            if let Told::Error(text) = told {
+                mask(text);
+            }
+        }
         if let Told::Error(text) = &mut bundle.pci_tree {
             mask(text);
         }

@@ -24,6 +24,7 @@ fn host() -> Fake {
         let mac = Some(MacAddr([2, 0, 0, 0, 0, 9]));
         fake.send_vf(pf, vf(1), &VfMessage { mac, ..VfMessage::default() }).expect("set");
         let rx = LinkCounters { frames: 3, bytes: 300 };
+        fake.set_pause_frames(pf, Some([0, 0, 0, 7, 0, 0, 0, 0])).expect("there");
         fake.set_counters(pf, vf(2), VfCounters { rx, ..VfCounters::default() }).expect("there");
     }
     fake
@@ -63,6 +64,7 @@ fn a_recorded_host_reads_as_the_host_did() {
         assert_eq!(recorded.read(pf).expect("read"), fake.read(pf).expect("read"));
         let counters = |hardware: &dyn SriovHardware| hardware.vf_counters(pf, vf(2));
         assert_eq!(counters(&recorded).expect("read"), counters(&fake).expect("read"));
+        assert_eq!(recorded.pause_frames(pf).expect("read"), Some([0, 0, 0, 7, 0, 0, 0, 0]));
     }
 }
 
@@ -71,7 +73,8 @@ fn what_could_not_be_read_is_recorded_with_the_reason() {
     let fake = host();
     let pfs = fake.list().expect("listed");
     // Step 0 lists, step 1 reads the first PF; the tree is read last.
-    let tree = 1 + pfs.len() as u64 + 3 * (pfs.len() as u64 - 1);
+    let count = pfs.len() as u64;
+    let tree = 1 + count + 3 * (count - 1) + count;
     let chaos = Chaos::new(fake, [(1, Fault::Refuse(5)), (tree, Fault::Refuse(13))]);
     let recorded = Recorded::new(Bundle::capture(&chaos, facts()).expect("captured"));
     let error = recorded.read(pfs[0]).expect_err("as it was").to_string();
