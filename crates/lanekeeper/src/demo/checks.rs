@@ -245,7 +245,7 @@ impl Checks<'_> {
             self.check(between.row(what), remedy, |row| {
                 let (from, to) = (between.endpoint(client), between.endpoint(server));
                 let measured = rdma_measure(&test, &to, &from, PATIENCE)?;
-                Ok(judge_rdma(row, &measured, remedy))
+                Ok(judge_rdma(row, &measured, ROCE_MTU, remedy))
             })?;
         }
         self.check(between.row("TCP, iperf3"), remedy, |mut row| {
@@ -282,7 +282,7 @@ impl Checks<'_> {
             tcp_row.throughput = Some(both.tcp.throughput);
             tcp_row.loss = Some(both.tcp.loss);
             let overlap = format!("{:.1} s at once on one VF", both.together.as_secs_f64());
-            let row = judge_rdma(row, &both.rdma, remedy).seen(overlap.as_str());
+            let row = judge_rdma(row, &both.rdma, ROCE_MTU, remedy).seen(overlap.as_str());
             tcp_row.seen = overlap;
             Ok(if both.together >= TCP / 2 {
                 row
@@ -378,13 +378,14 @@ impl Checks<'_> {
     }
 }
 
-fn judge_rdma(mut row: Row, measured: &Measured, remedy: &str) -> Row {
+/// A measurement over RDMA holds if the packets were as large as the lane allows and few were lost.
+pub(super) fn judge_rdma(mut row: Row, measured: &Measured, path_mtu: u64, remedy: &str) -> Row {
     let sample = &measured.sample;
     (row.throughput, row.latency, row.loss) = (sample.throughput, sample.latency, measured.loss);
     let mtu = sample.path_mtu;
     let row = row.seen(mtu.map_or_else(String::new, |mtu| format!("RoCE v2, MTU {mtu}")));
     let lossy = measured.loss.is_some_and(|loss| loss.lost * 10_000 > loss.of * TOLERATED);
-    if mtu == Some(ROCE_MTU) && !lossy { row } else { row.fails(remedy) }
+    if mtu == Some(path_mtu) && !lossy { row } else { row.fails(remedy) }
 }
 
 /// Tell one VM the other's address on the link, so that silence is not for want of knowing it.

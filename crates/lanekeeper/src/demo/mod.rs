@@ -9,6 +9,7 @@ mod picture;
 mod plan;
 mod progress;
 mod residue;
+mod sriov;
 mod vms;
 
 use std::io::{IsTerminal, Write};
@@ -20,11 +21,12 @@ use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use clap::Subcommand;
+use lanekeeper_emulated::EmulatedError;
 use lanekeeper_hw::HardwareError;
 use lanekeeper_model::ModelError;
 use lanekeeper_softnic::Client;
 use lanekeeper_testbed::{guest_image, netns::NetnsError, packages};
-use lanekeeper_verify::{ProbeError, Report};
+use lanekeeper_verify::{HostError, ProbeError, Report};
 use lanekeeper_vmm::agent::AgentError;
 use lanekeeper_vmm::{Vm, VmError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -51,6 +53,10 @@ pub(crate) struct Args {
     /// Leave hosts, NICs and VMs up, and say how to log in.
     #[arg(long)]
     keep: bool,
+    /// Show it on real SR-IOV VFs instead: an emulated host with an emulated SR-IOV NIC, whose VFs
+    /// go to VMs by VFIO.
+    #[arg(long, conflicts_with_all = ["keep", "down"])]
+    sriov: bool,
     /// Take down what --keep has left up, or a killed run has left behind, and do nothing else.
     #[arg(long, conflicts_with_all = ["keep", "json", "svg"])]
     down: bool,
@@ -124,6 +130,10 @@ enum DemoError {
     #[error("VM {vm}: {error}")]
     Agent { vm: String, error: AgentError },
     #[error(transparent)]
+    Emulated(#[from] EmulatedError),
+    #[error(transparent)]
+    Command(#[from] HostError),
+    #[error(transparent)]
     Probe(#[from] ProbeError),
     #[error(transparent)]
     Hardware(#[from] HardwareError),
@@ -189,7 +199,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             let open =
                 |path: PathBuf| Picture::open(&path).map_err(|error| DemoError::file(&path, error));
             let picture = args.svg.map(open).transpose()?;
-            show(&site, args.keep, Form { json: args.json, picture })
+            let form = Form { json: args.json, picture };
+            if args.sriov {
+                show(&site, false, form, sriov::STEPS, sriov::perform)
+            } else {
+                let keep = args.keep;
+                let steps = PREPARATIONS + checks::STEPS;
+                show(&site, keep, form, steps, move |site, progress| perform(site, keep, progress))
+            }
         }
     }
 }
@@ -220,14 +237,20 @@ struct Done {
 type Outcome = Result<Done, DemoError>;
 
 /// Run the demo on a thread of its own, so that a signal is answered at any moment.
-fn show(site: &Arc<Site>, keep: bool, form: Form) -> Result<ExitCode, Failure> {
+fn show(
+    site: &Arc<Site>,
+    keep: bool,
+    form: Form,
+    steps: usize,
+    perform: impl FnOnce(&Site, &Progress) -> Outcome + Send + 'static,
+) -> Result<ExitCode, Failure> {
     // Registered before anything is made.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))?;
     if site.claim()? {
         note("==> removed what a killed run had left behind");
     }
-    let progress = Arc::new(Progress::new(PREPARATIONS + checks::STEPS));
+    let progress = Arc::new(Progress::new(steps));
     let (tell, news) = channel();
     let tell_signal = tell.clone();
     std::thread::spawn(move || {
@@ -236,7 +259,7 @@ fn show(site: &Arc<Site>, keep: bool, form: Form) -> Result<ExitCode, Failure> {
     });
     let work = {
         let (site, progress) = (Arc::clone(site), Arc::clone(&progress));
-        std::thread::spawn(move || perform(&site, keep, &progress))
+        std::thread::spawn(move || perform(&site, &progress))
     };
     std::thread::spawn(move || tell.send(News::Over(work.join())));
 
