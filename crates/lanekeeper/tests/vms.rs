@@ -2,14 +2,13 @@
 //! killed, and the VMs live on and talk again within two seconds of its coming back.
 
 mod nic_process;
+#[path = "../../vmm/tests/rig/mod.rs"]
+mod rig;
 
 use std::time::{Duration, Instant};
 
 use lanekeeper_model::{MacAddr, Mtu};
-use lanekeeper_testbed::{guest_image, packages};
-use lanekeeper_vmm::{
-    Boot, Driver, Host, Hugepages, Job, Machine, Qemu, VfPort, Vm, VmSpec, accel,
-};
+use lanekeeper_vmm::{Driver, Host, Job, Machine, VfPort, Vm};
 use nic_process::Process;
 
 /// Far more than a boot takes on an idle machine, since tests share theirs.
@@ -20,21 +19,9 @@ const RESUMED_WITHIN: Duration = Duration::from_secs(3);
 
 /// Boot a VM for each of the NIC's first VFs, the second one with packed rings.
 fn boot(nic: &Process, folder: &std::path::Path, count: u8) -> Vec<Vm> {
-    let mut progress = |step: &str| println!("{step}");
-    packages::ensure(packages::VM, &mut progress).expect("packages");
-    let cache = guest_image::cache_folder();
-    let image = guest_image::ensure(&cache, &mut progress).expect("a guest image");
-    let qemu = Qemu::find().expect("QEMU");
-    let verdict = accel::choose(&qemu, &image.kernel, &cache).expect("a verdict");
     let start = |vf: u8| {
         let name = format!("v{vf}");
-        let boot = Boot::Kernel {
-            kernel: image.kernel.clone(),
-            initramfs: Some(image.initramfs.clone()),
-            command_line: image.command_line(&name),
-        };
-        let mut spec = VmSpec::new(&name, 192, boot, &folder.join(&name));
-        (spec.accel, spec.hugepages) = (verdict.accel, Hugepages::Never);
+        let mut spec = rig::spec(&name, folder);
         spec.vfs.push(VfPort {
             name: "lane".to_owned(),
             socket: nic.socket(vf),
@@ -44,7 +31,7 @@ fn boot(nic: &Process, folder: &std::path::Path, count: u8) -> Vec<Vm> {
             packed: vf == 1,
             mtu: Mtu::ETHERNET,
         });
-        Driver::start(&qemu, spec).expect("starts")
+        Driver::start(&rig::rig().qemu, spec).expect("starts")
     };
     let vms: Vec<Vm> = (0..count).map(start).collect();
     for (vf, vm) in vms.iter().enumerate() {

@@ -1,15 +1,15 @@
 //! VFs of the software NIC in real VMs: there from the start, and attached and detached while the
 //! VM runs.
 
+mod rig;
+
 use std::path::Path;
 use std::time::Duration;
 
 use lanekeeper_model::{MacAddr, Mtu, VfIndex};
 use lanekeeper_softnic::{Config, Nic};
-use lanekeeper_testbed::{guest_image, packages};
-use lanekeeper_vmm::{
-    Boot, Driver, Host, Hugepages, Machine, Qemu, VfPort, Vm, VmError, VmSpec, accel,
-};
+use lanekeeper_vmm::{Driver, Host, Machine, VfPort, Vm, VmError, VmSpec};
+use rig::rig;
 
 /// Far more than a boot takes on an idle machine, since tests share theirs.
 const READY: Duration = Duration::from_secs(90);
@@ -37,20 +37,8 @@ fn port(nic: &Nic, name: &str, vf: u8, packed: bool) -> VfPort {
 }
 
 fn start(name: &str, folder: &Path, vf: VfPort) -> Vm {
-    let mut progress = |step: &str| println!("{step}");
-    packages::ensure(packages::VM, &mut progress).expect("packages");
-    let cache = guest_image::cache_folder();
-    let image = guest_image::ensure(&cache, &mut progress).expect("a guest image");
-    let qemu = Qemu::find().expect("QEMU");
-    let verdict = accel::choose(&qemu, &image.kernel, &cache).expect("a verdict");
-    let boot = Boot::Kernel {
-        command_line: image.command_line(name),
-        kernel: image.kernel,
-        initramfs: Some(image.initramfs),
-    };
-    let mut spec = VmSpec::new(name, 192, boot, &folder.join(name));
-    (spec.accel, spec.hugepages, spec.vfs) = (verdict.accel, Hugepages::Never, vec![vf]);
-    Driver::start(&qemu, spec).expect("starts")
+    let spec = VmSpec { vfs: vec![vf], ..rig::spec(name, folder) };
+    Driver::start(&rig().qemu, spec).expect("starts")
 }
 
 #[test]
@@ -95,15 +83,9 @@ fn a_vf_without_its_software_nic_is_refused_at_once() {
     let nic = nic(folder.path());
     let port = port(&nic, "lane", 0, false);
     nic.stop();
-    let boot = Boot::Kernel {
-        kernel: "/proc/self/exe".into(),
-        initramfs: None,
-        command_line: String::new(),
-    };
-    let mut spec = VmSpec::new("alone", 192, boot, &folder.path().join("alone"));
-    spec.vfs = vec![VfPort { socket: folder.path().join("no.sock"), ..port }];
-    packages::ensure(packages::VM, &mut |_| {}).expect("packages");
-    let error = Driver::start(&Qemu::find().expect("QEMU"), spec).expect_err("no socket");
+    let port = VfPort { socket: folder.path().join("no.sock"), ..port };
+    let spec = VmSpec { vfs: vec![port], ..rig::spec("alone", folder.path()) };
+    let error = Driver::start(&rig().qemu, spec).expect_err("no socket");
     let text = error.to_string();
     assert!(text.contains("lane.socket") && text.contains("start the software NIC"), "{text}");
 }

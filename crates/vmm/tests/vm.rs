@@ -1,18 +1,19 @@
 //! VMs that really boot, under whatever this machine has: KVM or emulation.
 
+mod rig;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lanekeeper_model::{MacAddr, Mtu};
-use lanekeeper_testbed::guest_image::{self, GuestImage};
-use lanekeeper_testbed::{netns::Lab, packages};
+use lanekeeper_testbed::netns::Lab;
 use lanekeeper_vmm::{
-    Accel, AgentHost, Boot, Disk, DiskFormat, Driver, Ending, Host, HostError, Hugepages, Machine,
-    Qemu, Seed, Tap, TapPort, Vm, VmError, VmSpec, accel,
+    AgentHost, Boot, Disk, DiskFormat, Driver, Ending, Host, HostError, Machine, Seed, Tap,
+    TapPort, Vm, VmError, VmSpec, accel,
 };
+use rig::rig;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -20,38 +21,8 @@ use tempfile::TempDir;
 const READY: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(30);
 
-struct Rig {
-    qemu: Qemu,
-    image: GuestImage,
-    accel: Accel,
-}
-
-/// Packages, guest image and accelerator, made ready once.
-fn rig() -> &'static Rig {
-    static RIG: OnceLock<Rig> = OnceLock::new();
-    RIG.get_or_init(|| {
-        let mut progress = |step: &str| println!("{step}");
-        packages::ensure(packages::VM, &mut progress).expect("packages");
-        let cache = guest_image::cache_folder();
-        let image = guest_image::ensure(&cache, &mut progress).expect("a guest image");
-        let qemu = Qemu::find().expect("QEMU");
-        let verdict = accel::choose(&qemu, &image.kernel, &cache).expect("a verdict");
-        println!("{:?}: {}", verdict.accel, verdict.reason);
-        Rig { qemu, image, accel: verdict.accel }
-    })
-}
-
 fn spec(name: &str, folder: &TempDir) -> VmSpec {
-    let rig = rig();
-    let boot = Boot::Kernel {
-        kernel: rig.image.kernel.clone(),
-        initramfs: Some(rig.image.initramfs.clone()),
-        command_line: rig.image.command_line(name),
-    };
-    // The machine's hugepages, if it has any, were set aside for something else.
-    let hugepages = Hugepages::Never;
-    let spec = VmSpec::new(name, 192, boot, &folder.path().join(name));
-    VmSpec { accel: rig.accel, hugepages, ..spec }
+    rig::spec(name, folder.path())
 }
 
 fn folder() -> TempDir {
