@@ -46,8 +46,9 @@ use residue::Site;
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
     after_help = "Needs root, QEMU and iproute2; missing packages are installed with apt-get. \
-Ends with status 0 only if every check holds. Leaves nothing behind unless --keep is given; a run \
-that was killed is cleaned up by the next one, or by --down."
+Ends with status 0 only if every check holds. Hosts, VMs and files are gone when it ends unless \
+--keep is given; a run that was killed is cleaned up by the next one, or by --down. Installed \
+packages stay, and the guest's image in /var/cache/lanekeeper (LANEKEEPER_CACHE puts it elsewhere)."
 )]
 pub(crate) struct Args {
     /// Leave hosts, NICs and VMs up, and say how to log in.
