@@ -22,12 +22,13 @@ pub(super) const STEPS: usize = 15;
 
 /// The host under emulation takes seconds for what takes milliseconds on hardware.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A VM in a VM boots in seconds on an idle machine, in minutes on one that does much else.
+const READY: Duration = Duration::from_secs(600);
 const PF: MacAddr = MacAddr([0x02, 0x1a, 0, 0, 0, 1]);
 /// VLANs of the two tenants.
 const A: u16 = 100;
 const B: u16 = 200;
 const WRITE_BW: Perftest = Perftest::write_bw(65_536, 20);
-const WRITE_LAT: Perftest = Perftest::write_lat(20);
 const TCP: Duration = Duration::from_secs(3);
 /// The RoCE path MTU that Ethernet's 1500 bytes leave room for.
 const ROCE_MTU: u64 = 1024;
@@ -43,7 +44,7 @@ pub(super) fn perform(site: &Site, progress: &Progress) -> Outcome {
     let rig = Rig::prepare(&mut |what| progress.detail(what))?;
     progress.step("an emulated host with an SR-IOV NIC boots");
     let host = site.make(|| boot(site, &rig))?;
-    progress.detail(&format!("ready after {:.1} s", host.wait_ready(PATIENCE)?.as_secs_f64()));
+    progress.detail(&format!("ready after {:.1} s", host.wait_ready(READY)?.as_secs_f64()));
     let lab = Lab { host: &host, progress };
     let mut report = Report::new(
         "Lanekeeper demo: real VFs of an emulated SR-IOV NIC, in VMs of two tenants by VFIO",
@@ -168,7 +169,7 @@ pfs:
         let vf = claim.address.into();
         let tenant =
             self.host.start_tenant(&TenantPlan { name: name.to_owned(), vfs: vec![vf] })?;
-        let ready = tenant.wait_ready(PATIENCE)?;
+        let ready = tenant.wait_ready(READY)?;
         let mac = claim.settings.mac;
         tenant.check(
             &format!(
@@ -193,15 +194,17 @@ pfs:
         let (first, second) = (end(one, 1)?, end(two, 2)?);
         let client = RdmaEndpoint { host: one, port: &first, exchange: address(1).into() };
         let server = RdmaEndpoint { host: two, port: &second, exchange: address(2).into() };
-        for (test, what) in
-            [(WRITE_BW, "ib_write_bw, 64 KiB"), (WRITE_LAT, "ib_write_lat, 2 bytes")]
-        {
-            self.progress.step(&format!("VF, same NIC: {what}"));
-            report.rows.push(held(lane(what), remedy, |row| {
-                let measured = rdma_measure(&test, &server, &client, PATIENCE)?;
-                Ok(checks::judge_rdma(row, &measured, ROCE_MTU, remedy))
-            })?);
-        }
+        self.progress.step("VF, same NIC: ping");
+        report.rows.push(held(lane("ping, 84 bytes"), remedy, |mut row| {
+            let ping = ping(one, address(2).into(), &PingPlan::default())?;
+            (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
+            Ok(if ping.loss.none() { row.seen("round trip") } else { row.fails(remedy) })
+        })?);
+        self.progress.step("VF, same NIC: ib_write_bw");
+        report.rows.push(held(lane("ib_write_bw, 64 KiB"), remedy, |row| {
+            let measured = rdma_measure(&WRITE_BW, &server, &client, PATIENCE)?;
+            Ok(checks::judge_rdma(row, &measured, ROCE_MTU, remedy))
+        })?);
         self.progress.step("VF, same NIC: TCP");
         report.rows.push(held(lane("TCP, iperf3"), remedy, |mut row| {
             let tcp = tcp_throughput(two, address(2).into(), one, TCP)?;
