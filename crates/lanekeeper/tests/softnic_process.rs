@@ -89,6 +89,7 @@ impl Nic {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it where they pass it")]
     fn driver(&self, vf: u32, options: VfOptions) -> Option<VfDriver> {
         let options = VfOptions { patience: SOON, ..options };
         let driver = VfDriver::connect(&self.socket(vf), options).ok()?;
