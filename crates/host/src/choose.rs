@@ -111,6 +111,7 @@ impl Owner {
             })
             .map(|(key, record)| Candidate { key, record, distance: None, answered: false })
             .collect();
+        self.leave_out_withheld(request, &mut candidates)?;
         if candidates.len() > 1 || request.affinity.is_some() {
             self.ask(request, &mut candidates)?;
         }
@@ -119,6 +120,25 @@ impl Owner {
             (!candidate.answered, candidate.distance, Reverse(free))
         });
         Ok(candidates)
+    }
+
+    /// PFs that the agent sees in trouble give no VF.
+    fn leave_out_withheld(
+        &self,
+        request: &ClaimRequest,
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<(), HostError> {
+        let withheld = self.ledger.withheld();
+        let mut why = Vec::new();
+        candidates.retain(|candidate| {
+            let trouble = withheld.get(&candidate.key);
+            why.extend(trouble.map(|trouble| format!("pf {}: {}", trouble.pf, trouble.why)));
+            trouble.is_none()
+        });
+        if candidates.is_empty() && !why.is_empty() {
+            return Err(HostError::NotOffered { from: source(request), why });
+        }
+        Ok(())
     }
 
     /// Read all candidates side by side: how far each is, and which do not answer at once. One that
@@ -176,11 +196,7 @@ impl Owner {
         token: &str,
         mut candidates: Vec<Candidate>,
     ) -> Result<Claim, HostError> {
-        let from = match (&request.pf, &request.pool) {
-            (Some(pf), _) => format!("pf {pf}"),
-            (None, Some(pool)) => format!("pool {pool}"),
-            (None, None) => "this host".to_owned(),
-        };
+        let from = source(request);
         let until = self.lock_until();
         let (mut owned, mut quarantined, mut refusal) = (0, 0, None);
         while !candidates.is_empty() {
@@ -224,6 +240,15 @@ impl Owner {
             }
         }
         Err(refusal.unwrap_or(HostError::Exhausted { from, owned, quarantined }))
+    }
+}
+
+/// What a claim is to come from, in words.
+fn source(request: &ClaimRequest) -> String {
+    match (&request.pf, &request.pool) {
+        (Some(pf), _) => format!("pf {pf}"),
+        (None, Some(pool)) => format!("pool {pool}"),
+        (None, None) => "this host".to_owned(),
     }
 }
 

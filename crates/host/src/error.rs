@@ -223,6 +223,25 @@ pub enum HostError {
         /// Process name.
         command: String,
     },
+    /// Every PF that could give a VF is in trouble, as the agent sees it.
+    #[error("no VF of {from} is offered now: {}; `lanekeeper agent` offers them again by itself", .why.join("; "))]
+    NotOffered {
+        /// Pool or PF that was asked for.
+        from: String,
+        /// Each PF's trouble.
+        why: Vec<String>,
+    },
+    /// There is one agent already.
+    #[error(
+        "another lanekeeper agent{} works on {}; stop it first, or use another state folder",
+        .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), .folder.display()
+    )]
+    AgentRuns {
+        /// The state folder.
+        folder: PathBuf,
+        /// Its process, if it said so.
+        pid: Option<u32>,
+    },
     /// All are taken.
     #[error(
         "no free VF in {from}: {owned} owned, {quarantined} quarantined; release one, or use \

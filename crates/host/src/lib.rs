@@ -7,6 +7,7 @@
 //! ([`Owner::recover`]).
 #![forbid(unsafe_code)]
 
+pub mod agent;
 mod apply;
 mod choose;
 mod claim;
@@ -16,6 +17,7 @@ mod error;
 pub mod file;
 mod group;
 mod handover;
+mod health;
 pub mod ledger;
 mod locate;
 mod owner;
@@ -34,6 +36,7 @@ pub use drift::Drift;
 pub use error::{HostError, Preflight};
 pub use file::HostFile;
 pub use handover::{HostPreflight, NodeState, PreflightFacts, memlock_needed};
+pub use health::{AgentSeat, Withheld};
 pub use owner::{Owner, Patience};
 pub use plan::{Finding, PfSeen, Plan, PlanStep, Step, plan};
 pub use recover::{Recovered, RecoveryEvent};

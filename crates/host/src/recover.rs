@@ -116,15 +116,21 @@ impl Owner {
     pub fn recover(&self) -> Result<Recovered, HostError> {
         let mut recovered = Recovered::default();
         for key in self.ledger.keys()? {
-            let mut events = Vec::new();
-            let outcome = self.recover_pf(&key, &mut events);
-            recovered.events.append(&mut events);
-            if let Err(error) = outcome {
-                let name = self.ledger.read(&key).map_or(key, |record| record.name);
-                recovered.failed.push((name, error));
-            }
+            let mut one = self.recover_one(&key);
+            recovered.events.append(&mut one.events);
+            recovered.failed.append(&mut one.failed);
         }
         Ok(recovered)
+    }
+
+    /// The same for the one PF that has this file, so that another which hangs does not matter.
+    pub fn recover_one(&self, key: &str) -> Recovered {
+        let mut recovered = Recovered::default();
+        if let Err(error) = self.recover_pf(key, &mut recovered.events) {
+            let name = self.ledger.read(key).map_or_else(|_| key.to_owned(), |record| record.name);
+            recovered.failed.push((name, error));
+        }
+        recovered
     }
 
     fn recover_pf(&self, key: &str, events: &mut Vec<RecoveryEvent>) -> Result<(), HostError> {

@@ -99,6 +99,11 @@ impl Ledger {
         Ok(Self { folder: folder.to_owned() })
     }
 
+    /// The state folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Names of the files, one a PF.
     ///
     /// # Errors
@@ -166,26 +171,29 @@ impl LockedPf {
     /// Replace the record. When this returns it is on the disk.
     pub(crate) fn save(&self, record: &PfRecord) -> Result<(), LedgerError> {
         let path = path_of(&self.folder, &self.key);
-        let temporary = self.folder.join(format!("{}.tmp", self.key));
         let text = serde_json::to_vec_pretty(record).map_err(|error| LedgerError::Io {
             path: path.clone(),
             doing: "encode",
             source: error.into(),
         })?;
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(io(&temporary, "create"))?;
-        file.write_all(&text).map_err(io(&temporary, "write"))?;
-        file.sync_all().map_err(io(&temporary, "sync"))?;
-        std::fs::rename(&temporary, &path).map_err(io(&path, "replace"))?;
-        File::open(&self.folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(io(&self.folder, "sync"))
+        replace(&self.folder, &path, &text)
     }
+}
+
+/// Replace a file of the state folder whole. When this returns it is on the disk.
+pub(crate) fn replace(folder: &Path, path: &Path, text: &[u8]) -> Result<(), LedgerError> {
+    let temporary = path.with_extension("tmp");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(io(&temporary, "create"))?;
+    file.write_all(text).map_err(io(&temporary, "write"))?;
+    file.sync_all().map_err(io(&temporary, "sync"))?;
+    std::fs::rename(&temporary, path).map_err(io(path, "replace"))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io(folder, "sync"))
 }
 
 fn path_of(folder: &Path, key: &str) -> PathBuf {

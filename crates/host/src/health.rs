@@ -1,0 +1,119 @@
+//! Which PFs' free VFs are not offered to claims now, and why. The agent says so in a file beside
+//! the ledger; what it says holds for as long as it runs, which its lock tells, so that what a dead
+//! agent said last keeps nobody from a VF.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::error::HostError;
+use crate::ledger::{FileLock, Ledger, LedgerError};
+use crate::owner::Owner;
+
+/// Version of the file's format.
+const VERSION: u32 = 1;
+/// How long a seat that is taken is waited for: whoever only looks whether it is lets go at once.
+const SEAT: Duration = Duration::from_secs(1);
+
+/// Why free VFs of a PF are not offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Withheld {
+    /// Our name for the PF.
+    pub pf: String,
+    /// Why.
+    pub why: String,
+    /// Since when.
+    pub since: SystemTime,
+}
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Health {
+    version: u32,
+    /// The agent's process.
+    pid: u32,
+    /// By the name of the PF's ledger file.
+    withheld: BTreeMap<String, Withheld>,
+}
+
+/// The place of the one agent of a state folder, until it is dropped or its holder dies.
+#[derive(Debug)]
+pub struct AgentSeat {
+    folder: PathBuf,
+    _lock: FileLock,
+}
+
+impl AgentSeat {
+    /// Say which PFs' free VFs are not offered, by the name of the PF's ledger file.
+    ///
+    /// # Errors
+    /// [`LedgerError::Io`].
+    pub fn publish(&self, withheld: &BTreeMap<String, Withheld>) -> Result<(), LedgerError> {
+        let withheld = withheld.clone();
+        let health = Health { version: VERSION, pid: std::process::id(), withheld };
+        let text = serde_json::to_vec_pretty(&health).unwrap_or_default();
+        crate::ledger::replace(&self.folder, &path(&self.folder), &text)
+    }
+}
+
+impl Owner {
+    /// Become the one agent of this state folder.
+    ///
+    /// # Errors
+    /// [`HostError::AgentRuns`]; [`HostError::Ledger`].
+    pub fn take_seat(&self) -> Result<AgentSeat, HostError> {
+        let folder = self.ledger.folder();
+        let lock = match FileLock::take(&lock_path(folder), Instant::now() + SEAT) {
+            Ok(lock) => lock,
+            Err(LedgerError::Locked { .. }) => {
+                let folder = folder.to_owned();
+                let pid = read(&folder).map(|health| health.pid);
+                return Err(HostError::AgentRuns { folder, pid });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(AgentSeat { folder: folder.to_owned(), _lock: lock })
+    }
+}
+
+impl Ledger {
+    /// PFs whose free VFs are not offered now, by the name of the PF's file; none while no agent
+    /// runs.
+    pub fn withheld(&self) -> BTreeMap<String, Withheld> {
+        if !is_seat_taken(self.folder()) {
+            return BTreeMap::new();
+        }
+        read(self.folder()).map(|health| health.withheld).unwrap_or_default()
+    }
+}
+
+fn is_seat_taken(folder: &Path) -> bool {
+    let Ok(file) = File::open(lock_path(folder)) else { return false };
+    flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
+fn read(folder: &Path) -> Option<Health> {
+    let text = std::fs::read(path(folder)).ok()?;
+    match serde_json::from_slice(&text) {
+        Ok(health) => Some(health),
+        Err(error) => {
+            tracing::warn!(%error, "{} cannot be used", path(folder).display());
+            None
+        }
+    }
+}
+
+fn path(folder: &Path) -> PathBuf {
+    folder.join("health.json")
+}
+
+fn lock_path(folder: &Path) -> PathBuf {
+    folder.join("agent.lock")
+}
