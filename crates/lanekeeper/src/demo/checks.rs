@@ -439,7 +439,7 @@ mod tests {
         let sample =
             Sample { size: 65_536, iterations: 120, path_mtu, throughput: None, latency: None };
         let row = Row::new("VF, same host", "a1 → a2", "ib_write_bw");
-        judge_rdma(row, &Measured { sample, loss }, "look").verdict
+        judge_rdma(row, &Measured { sample, loss }, ROCE_MTU, "look").verdict
     }
 
     #[test]

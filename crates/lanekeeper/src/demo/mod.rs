@@ -50,6 +50,7 @@ Ends with status 0 only if every check holds. Hosts, VMs and files are gone when
 --keep is given; a run that was killed is cleaned up by the next one, or by --down. Installed \
 packages stay, and the guest's image in /var/cache/lanekeeper (LANEKEEPER_CACHE puts it elsewhere)."
 )]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct Args {
     /// Leave hosts, NICs and VMs up, and say how to log in.
     #[arg(long)]
