@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lanekeeper_hw::{Hardware, HardwareError};
@@ -17,20 +18,20 @@ const SOON: Duration = Duration::from_secs(10);
 struct Nic {
     child: Child,
     dir: PathBuf,
-    _scratch: tempfile::TempDir,
+    _scratch: Arc<tempfile::TempDir>,
     log: PathBuf,
 }
 
 impl Nic {
     /// A NIC in a folder of its own, started by a shell after `before`.
     fn spawn(vfs: u32, keys: &str, before: &str) -> Self {
-        let scratch = tempfile::tempdir().expect("a folder");
+        let scratch = Arc::new(tempfile::tempdir().expect("a folder"));
         let dir = scratch.path().join("nic");
         Self::spawn_in(scratch, dir, vfs, keys, before)
     }
 
     fn spawn_in(
-        scratch: tempfile::TempDir,
+        scratch: Arc<tempfile::TempDir>,
         dir: PathBuf,
         vfs: u32,
         keys: &str,
@@ -214,10 +215,11 @@ impl Drop for Small {
 
 #[test]
 fn a_full_disk_is_an_error_that_names_the_file_and_ends_nothing() {
-    let scratch = tempfile::tempdir().expect("a folder");
+    // Kept until the file system in it is gone.
+    let scratch = Arc::new(tempfile::tempdir().expect("a folder"));
     let dir = scratch.path().join("small");
     let Some(small) = Small::mount(&dir) else { return };
-    let nic = Nic::spawn_in(scratch, dir.clone(), 3, "", "").started();
+    let nic = Nic::spawn_in(Arc::clone(&scratch), dir.clone(), 3, "", "").started();
     small.fill();
     let change = VfChange { mtu: Some(Mtu::new(1400).expect("an MTU")), ..VfChange::default() };
     let vf = VfIndex::new(2).expect("a VF");
@@ -236,16 +238,16 @@ fn a_full_disk_is_an_error_that_names_the_file_and_ends_nothing() {
         nic.driver(1, VfOptions::default()).expect("a split ring needs none"),
     );
     assert!(passes(&mut a, &mut b));
-    drop(nic);
 }
 
 #[test]
 fn a_nic_that_starts_on_a_full_disk_says_which_file_has_no_room() {
-    let scratch = tempfile::tempdir().expect("a folder");
+    // Kept until the file system in it is gone.
+    let scratch = Arc::new(tempfile::tempdir().expect("a folder"));
     let dir = scratch.path().join("small");
     let Some(small) = Small::mount(&dir) else { return };
     small.fill();
-    let mut nic = Nic::spawn_in(scratch, dir.clone(), 3, "", "");
+    let mut nic = Nic::spawn_in(Arc::clone(&scratch), dir.clone(), 3, "", "");
     assert_eq!(nic.ended().code(), Some(1));
     let said = nic.said();
     assert!(said.contains(&dir.join("rings").display().to_string()), "{said}");
