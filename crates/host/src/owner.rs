@@ -18,6 +18,10 @@ use crate::handover::{HostPreflight, PreflightFacts};
 use crate::ledger::{Identity, Ledger, LockedPf, PfRecord};
 use crate::plan::{PfSeen, Plan, plan};
 
+/// Looks that patience lasts at least: a machine that stood still for longer than it would wait has
+/// seen nothing in that time.
+const LOOKS: u32 = 10;
+
 /// How long things are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -215,17 +219,35 @@ impl Owner {
         &self,
         mut step: impl FnMut(&dyn SriovHardware) -> Result<T, HardwareError>,
     ) -> Result<T, HardwareError> {
-        let until = Instant::now() + self.patience.busy;
+        let mut wait = Wait::until(Instant::now() + self.patience.busy);
         let mut pause = self.patience.poll;
         loop {
             match step(&*self.hw) {
-                Err(error) if is_busy(&error) && Instant::now() + pause < until => {
+                Err(error) if is_busy(&error) && !wait.is_over() => {
                     std::thread::sleep(pause);
-                    pause *= 2;
+                    pause = (pause * 2).min(self.patience.busy / LOOKS);
                 }
                 answer => return answer,
             }
         }
+    }
+}
+
+/// Patience that ends with a time, and not before so many looks.
+struct Wait {
+    until: Instant,
+    looks: u32,
+}
+
+impl Wait {
+    fn until(until: Instant) -> Self {
+        Self { until, looks: 0 }
+    }
+
+    /// After another look in vain: whether it was the last.
+    fn is_over(&mut self) -> bool {
+        self.looks += 1;
+        self.looks >= LOOKS && Instant::now() >= self.until
     }
 }
 
@@ -348,10 +370,10 @@ impl Session<'_> {
     /// The VF once `driver` is seen on it, or as it is when patience ends: the link of a driver may
     /// be missing for a moment (sriov-network-operator#1046).
     fn wait_for_driver(&self, vf: VfIndex, driver: &str) -> Result<VfReading, HostError> {
-        let until = Instant::now() + self.owner.patience.busy;
+        let mut wait = Wait::until(Instant::now() + self.owner.patience.busy);
         loop {
             let (_, now) = self.read_vf(vf)?;
-            if now.driver.as_deref() == Some(driver) || Instant::now() >= until {
+            if now.driver.as_deref() == Some(driver) || wait.is_over() {
                 return Ok(now);
             }
             std::thread::sleep(self.owner.patience.poll);
@@ -362,7 +384,8 @@ impl Session<'_> {
     pub(crate) fn wait_for_vfs(&self, count: u16) -> Result<PfReading, HostError> {
         let patience = self.owner.patience;
         let after = patience.vfs + patience.each_vf * u32::from(count);
-        let (begun, until) = (Instant::now(), Instant::now() + after);
+        let mut wait = Wait::until(Instant::now() + after);
+        let mut taken = Wait::until(Instant::now() + patience.busy);
         loop {
             let pf = self.read()?;
             let found = pf.vfs.len();
@@ -370,8 +393,8 @@ impl Session<'_> {
                 return Ok(pf);
             }
             // A number that the driver did not take (bnxt_en that is down) will hardly come.
-            let not_taken = pf.num_vfs != count && begun.elapsed() >= patience.busy;
-            if not_taken || Instant::now() >= until {
+            let not_taken = taken.is_over() && pf.num_vfs != count;
+            if wait.is_over() || not_taken {
                 return Err(HostError::VfsMissing { pf: self.addr, wanted: count, found, after });
             }
             std::thread::sleep(patience.poll);
