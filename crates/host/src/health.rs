@@ -37,8 +37,6 @@ pub struct Withheld {
 #[serde(deny_unknown_fields)]
 struct Health {
     version: u32,
-    /// The agent's process.
-    pid: u32,
     /// By the name of the PF's ledger file.
     withheld: BTreeMap<String, Withheld>,
 }
@@ -57,7 +55,7 @@ impl AgentSeat {
     /// [`LedgerError::Io`].
     pub fn publish(&self, withheld: &BTreeMap<String, Withheld>) -> Result<(), LedgerError> {
         let withheld = withheld.clone();
-        let health = Health { version: VERSION, pid: std::process::id(), withheld };
+        let health = Health { version: VERSION, withheld };
         let text = serde_json::to_vec_pretty(&health).unwrap_or_default();
         crate::ledger::replace(&self.folder, &path(&self.folder), &text)
     }
@@ -74,11 +72,14 @@ impl Owner {
             Ok(lock) => lock,
             Err(LedgerError::Locked { .. }) => {
                 let folder = folder.to_owned();
-                let pid = read(&folder).map(|health| health.pid);
+                let text = std::fs::read_to_string(lock_path(&folder)).unwrap_or_default();
+                let pid = text.trim().parse().ok();
                 return Err(HostError::AgentRuns { folder, pid });
             }
             Err(error) => return Err(error.into()),
         };
+        // For whoever is refused; that it is not there costs them no more than a number.
+        let _ = std::fs::write(lock_path(folder), format!("{}\n", std::process::id()));
         Ok(AgentSeat { folder: folder.to_owned(), _lock: lock })
     }
 }

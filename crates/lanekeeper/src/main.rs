@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod agent;
 mod demo;
 mod host;
 mod output;
@@ -31,6 +32,8 @@ enum Command {
     Softnic(softnic::Args),
     /// Own the VFs of this host's SR-IOV NICs: show, plan, apply, check, claim, release, recover.
     Host(host::Args),
+    /// Keep the VFs of this host as the host file says, as a daemon.
+    Agent(Box<agent::Args>),
     /// Two emulated hosts, VMs on VFs, RoCE v2 between them: the whole on one machine.
     Demo(demo::Args),
     /// Print a completion script for your shell.
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Softnic(args) => softnic::run(args).map(|()| ExitCode::SUCCESS),
         Command::Host(args) => host::run(args),
+        Command::Agent(args) => agent::run(&args),
         Command::Demo(args) => demo::run(args),
         Command::Completion { shell } => {
             let mut script = Vec::new();

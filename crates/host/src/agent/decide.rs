@@ -14,7 +14,7 @@ use super::repairs::Repairs;
 use super::report::Report;
 use super::work::{Listing, Work};
 use super::{Action, Input, Now, Tuning};
-use crate::file::HostFile;
+use crate::file::{HostFile, PfWanted};
 use crate::health::Withheld;
 use crate::ledger::PfRecord;
 
@@ -39,6 +39,8 @@ pub struct Agent {
     listed: Option<Duration>,
     published: Option<BTreeMap<String, Withheld>>,
     ready: bool,
+    /// Until when VMs wait for PFs that are not there yet.
+    waits_until: Option<Duration>,
     metrics: Metrics,
     actions: Vec<Action>,
 }
@@ -68,6 +70,7 @@ impl Agent {
             listed: None,
             published: None,
             ready: false,
+            waits_until: Some(tuning.late_pfs),
             metrics: Metrics::default(),
             actions: Vec::new(),
         }
@@ -82,7 +85,7 @@ impl Agent {
     pub fn next(&self) -> Duration {
         let of_pfs = self.pfs.values().filter_map(|pf| pf.next(&self.tuning));
         let list = self.list_due.filter(|_| !self.listing);
-        of_pfs.chain(list).min().unwrap_or(Duration::MAX)
+        of_pfs.chain(list).chain(self.waits_until).min().unwrap_or(Duration::MAX)
     }
 
     /// Something happened: what to do.
@@ -105,7 +108,7 @@ impl Agent {
         self.wake_waiting(now.up);
         self.start_due(now);
         self.publish(now);
-        self.tell_ready();
+        self.tell_ready(now.up);
         std::mem::take(&mut self.actions)
     }
 
@@ -304,11 +307,26 @@ impl Agent {
         self.start(address, Job::Settle { repairs }, Action::Settle(Box::new(work)));
     }
 
-    fn tell_ready(&mut self) {
+    fn tell_ready(&mut self, now: Duration) {
         let all = self.pfs.values().all(|pf| pf.started);
-        if !self.ready && all && self.round_is_over() {
+        self.waits_until = self.waits_until.filter(|until| now < *until && !self.ready);
+        let waits = self.waits_until.is_some() && self.misses_pfs();
+        if !self.ready && all && self.round_is_over() && !waits {
             self.ready = true;
             self.tell(Report::Ready);
         }
+    }
+
+    /// The file has PFs that are not there, and those that do not answer are too few to be them.
+    fn misses_pfs(&self) -> bool {
+        let read = |pf: &Pf| pf.hung.is_none() && pf.unreadable.is_none();
+        let silent = self.pfs.values().filter(|pf| !read(pf)).count();
+        let is_there = |entry: &&PfWanted| {
+            self.pfs.values().filter(|pf| read(pf)).any(|pf| {
+                let reading = pf.reading.as_ref();
+                reading.is_some_and(|reading| entry.select.differences(reading).is_empty())
+            })
+        };
+        self.file.pfs.iter().filter(|entry| !is_there(entry)).count() > silent
     }
 }

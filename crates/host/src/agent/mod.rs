@@ -92,6 +92,8 @@ pub struct Tuning {
     pub between_looks: Duration,
     /// Between two looks at everything, whatever is told or not told.
     pub rescan: Duration,
+    /// How long VMs wait for a PF of the file that is not there yet: drivers take their time at boot.
+    pub late_pfs: Duration,
     /// Between two looks at a PF that does not answer.
     pub hung: Duration,
     /// How long work of another process in the ledger may take before it counts as cut short.
@@ -110,6 +112,7 @@ impl Default for Tuning {
             debounce: Duration::from_millis(300),
             between_looks: Duration::from_secs(1),
             rescan: Duration::from_secs(60),
+            late_pfs: Duration::from_secs(30),
             hung: Duration::from_secs(5),
             others_work: Duration::from_secs(5),
             link_hold: Duration::from_secs(5),

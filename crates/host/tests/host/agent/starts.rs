@@ -81,6 +81,20 @@ fn a_nic_that_appears_after_the_start_is_applied_when_it_does() {
 }
 
 #[test]
+fn vms_wait_a_while_for_a_nic_whose_driver_is_late_at_boot() {
+    let rig = Rig::new();
+    let pf = rig.fake.add_pf(FakePf::new(Personality::Igb));
+    let file = entry(&rig.fake, pf, "rail0", 2, "");
+    let board = rig.fake.hot_remove(pf).expect("removed");
+    let mut play = Play::new(&rig, &file);
+    play.seconds(20);
+    assert!(!play.names().contains(&"ready".to_owned()));
+    rig.fake.add_pf(board);
+    play.seconds(3);
+    assert_eq!(play.names(), ["pf_appeared", "applied", "ready"]);
+}
+
+#[test]
 fn a_nic_whose_appearance_was_never_told_is_found_by_the_rescan() {
     let rig = Rig::new();
     let pf = rig.fake.add_pf(FakePf::new(Personality::Igb));

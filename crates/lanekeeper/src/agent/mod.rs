@@ -1,0 +1,150 @@
+//! `lanekeeper agent`: the host's owner as a daemon. What it decides is in `lanekeeper_host::agent`;
+//! here are its command line, its signals, and what it tells: events on standard output, one line of
+//! JSON each, metrics to whoever asks, and to systemd when VMs may start.
+
+mod dist;
+mod serve;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use lanekeeper_host::agent::{
+    Agent, Inbox, Line, Memory, Report, Running, Tuning, run as run_agent,
+};
+use lanekeeper_host::{HostFile, Owner, STATE_FOLDER};
+use lanekeeper_hw::guarded::Guarded;
+use lanekeeper_hw::linux::Linux;
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::Failure;
+use crate::output::print;
+use serve::Listen;
+
+/// Keep this host's NICs as the host file says: apply it before VMs start, repair what drifts, keep
+/// claims away from NICs in trouble, and tell what happens.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Events go to standard output, one JSON object a line. SIGHUP reads the host file \
+anew and applies it; SIGTERM ends the agent and leaves everything as it is.\nInstall it: lanekeeper \
+agent --print-unit >/etc/systemd/system/lanekeeper-agent.service; lanekeeper agent \
+--print-udev-rules >/etc/udev/rules.d/10-lanekeeper.rules."
+)]
+pub(crate) struct Args {
+    /// The host file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/lanekeeper/host.yaml")]
+    config: PathBuf,
+    /// Folder of the ledger.
+    #[arg(long, value_name = "DIR", default_value = STATE_FOLDER)]
+    state: PathBuf,
+    /// Serve metrics (GET /metrics) here: 127.0.0.1:PORT, or the path of a Unix socket.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<Listen>,
+    #[command(flatten)]
+    shipped: Shipped,
+}
+
+/// Files that the agent is shipped with.
+#[derive(clap::Args)]
+#[group(multiple = false)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+struct Shipped {
+    /// Print the systemd unit.
+    #[arg(long)]
+    print_unit: bool,
+    /// Print the udev rule that keeps network managers off VFs.
+    #[arg(long)]
+    print_udev_rules: bool,
+    /// Print a snippet for NetworkManager's conf.d.
+    #[arg(long)]
+    print_networkmanager: bool,
+    /// Print a .network file for systemd-networkd.
+    #[arg(long)]
+    print_networkd: bool,
+}
+
+impl Shipped {
+    fn text(&self) -> Option<String> {
+        let program = || std::env::current_exe().unwrap_or_else(|_| "lanekeeper".into());
+        let text = match () {
+            () if self.print_unit => dist::unit(&program()),
+            () if self.print_udev_rules => dist::UDEV_RULES.to_owned(),
+            () if self.print_networkmanager => dist::NETWORK_MANAGER.to_owned(),
+            () if self.print_networkd => dist::NETWORKD.to_owned(),
+            () => return None,
+        };
+        Some(text.trim_end().to_owned())
+    }
+}
+
+/// Run until a signal ends it.
+///
+/// # Errors
+/// [`Failure::Usage`] for a file that is wrong; [`Failure::Work`].
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Some(text) = args.shipped.text() {
+        print(text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = load(&args.config).map_err(Failure::Usage)?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::Work(
+            "the host's NICs and the ledger are root's: run this as root".to_owned(),
+        ));
+    }
+    // Before any thread is there, so that none misses a signal.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))?;
+    let linux = Linux::new();
+    // Before anything is read, so that no change after the reading is missed.
+    let watch = linux
+        .watch()
+        .map_err(|error| Failure::Work(format!("cannot hear the kernel's events: {error}")))?;
+    let owner = Arc::new(Owner::open(Arc::new(Guarded::new(linux)), &args.state)?);
+    let seat = owner.take_seat()?;
+    let running = Arc::new(Running::default());
+    if let Some(listen) = &args.listen {
+        let told = Arc::clone(&running);
+        let at = serve::start(listen, Arc::new(move || told.metrics()))
+            .map_err(|error| Failure::Work(format!("cannot listen on {listen}: {error}")))?;
+        tracing::info!("metrics are on {at}");
+    }
+    let (line, inbox) = Inbox::new();
+    heed(signals, line, args.config.clone())?;
+    let agent = Agent::new(file, Memory::load(owner.ledger()), Tuning::default());
+    run_agent(agent, &owner, &seat, Box::new(watch), inbox, &running, tell)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(path: &Path) -> Result<HostFile, String> {
+    HostFile::load(path).map_err(|error| error.to_string())
+}
+
+fn heed(mut signals: Signals, line: Line, config: PathBuf) -> Result<(), Failure> {
+    let heed = move || {
+        for signal in signals.forever() {
+            match signal {
+                SIGHUP => line.reload(load(&config)),
+                _ => line.stop(),
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("signals".to_owned()).spawn(heed);
+    started.map(drop).map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))
+}
+
+/// To standard output, and to systemd what concerns it. A reader that is gone is no reason to end.
+fn tell(report: &Report) {
+    let _ = print(report.to_line(SystemTime::now()));
+    let state: &[NotifyState] = match report {
+        Report::Ready => &[NotifyState::Ready],
+        Report::Stopped => &[NotifyState::Stopping],
+        _ => return,
+    };
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "systemd was not told");
+    }
+}
