@@ -14,7 +14,7 @@ use lanekeeper_bench::two_cores::{Effort, compare};
 use lanekeeper_bench::{BenchError, Stop, one_core};
 
 /// Three lanes at once: a client and a switch each, OVS with its packet pools.
-const MEMORY_MIB: u64 = 2_048;
+const MEMORY_MIB: u64 = 3_072;
 
 #[derive(Parser)]
 #[command(about = "Measure the software NIC beside DPDK and OVS-DPDK")]

@@ -402,7 +402,7 @@ fn ovs_normal(load: &Load, folder: &Path, stop: &Stop) -> Result<Ovs, BenchError
         ".",
         "other_config:dpdk-init=true",
         "other_config:dpdk-socket-mem=256",
-        "other_config:dpdk-socket-limit=512",
+        "other_config:dpdk-socket-limit=1024",
         &format!("other_config:dpdk-lcore-mask={cores:#x}"),
         &mask,
         "other_config:dpdk-extra=--no-pci --iova-mode=va --in-memory --file-prefix=ovs",
