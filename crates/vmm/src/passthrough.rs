@@ -9,7 +9,7 @@ use std::time::Duration;
 use lanekeeper_model::VfAddr;
 use serde_json::{Value, json};
 
-use crate::qmp::{Qmp, QmpError};
+use crate::qmp::{Qmp, QmpError, Unplugged};
 
 /// How long QEMU may take over a command: it opens the device and maps the VM's memory for it.
 const COMMAND: Duration = Duration::from_secs(60);
@@ -71,26 +71,13 @@ pub fn detach(qmp: &Qmp, id: &str, within: Duration) -> Result<bool, Passthrough
     if !is_there(qmp, id)? {
         return Ok(false);
     }
-    let mark = qmp.mark();
-    let not_released =
-        |why: String| PassthroughError::NotReleased { id: id.to_owned(), after: within, why };
-    match qmp.execute("device_del", &json!({ "id": id }), COMMAND) {
-        // Asked before, and the guest is at it.
-        Err(QmpError::Refused { reason, .. }) if reason.contains("in the process of unplug") => {}
-        other => drop(other?),
-    }
-    let about_it = |data: &Value| data["device"] == id;
-    let event = qmp.wait_event(mark, "DEVICE_DELETED", within, |event| {
-        let ends = ["DEVICE_DELETED", "DEVICE_UNPLUG_GUEST_ERROR"].contains(&event.name.as_str());
-        ends && about_it(&event.data)
-    });
-    match event {
-        Ok(event) if event.name == "DEVICE_DELETED" => Ok(true),
-        Ok(_) => Err(not_released("the guest refused".to_owned())),
-        // It may have been out before the mark was looked from.
-        Err(QmpError::Deadline { .. }) if !is_there(qmp, id)? => Ok(true),
-        Err(error @ QmpError::Deadline { .. }) => Err(not_released(error.to_string())),
-        Err(error) => Err(error.into()),
+    match qmp.unplug(id, COMMAND, within)? {
+        Unplugged::Gone => Ok(true),
+        // It may have been out before the event was looked for.
+        Unplugged::Still(_) if !is_there(qmp, id)? => Ok(true),
+        Unplugged::Still(why) => {
+            Err(PassthroughError::NotReleased { id: id.to_owned(), after: within, why })
+        }
     }
 }
 

@@ -241,6 +241,47 @@ impl Qmp {
     }
 }
 
+/// How an unplug ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unplugged {
+    /// QEMU has let go of the device.
+    Gone,
+    /// It has not, and why as far as it is known: the guest refused, or took too long.
+    Still(String),
+}
+
+impl Qmp {
+    /// Ask the guest to release a device, and wait until QEMU has let go of it
+    /// (`DEVICE_DELETED`). `call` is for the command, `within` for the guest.
+    ///
+    /// # Errors
+    /// [`QmpError`], but for a guest that takes too long.
+    pub fn unplug(
+        &self,
+        id: &str,
+        call: Duration,
+        within: Duration,
+    ) -> Result<Unplugged, QmpError> {
+        let mark = self.mark();
+        match self.execute("device_del", &json!({ "id": id }), call) {
+            // Asked before, and the guest was not done with it: wait on.
+            Err(QmpError::Refused { reason, .. })
+                if reason.contains("already in the process of unplug") => {}
+            other => drop(other?),
+        }
+        let event = self.wait_event(mark, "DEVICE_DELETED", within, |event| {
+            let ours = event.data["device"] == json!(id);
+            ours && matches!(event.name.as_str(), "DEVICE_DELETED" | "DEVICE_UNPLUG_GUEST_ERROR")
+        });
+        match event {
+            Ok(event) if event.name == "DEVICE_DELETED" => Ok(Unplugged::Gone),
+            Ok(_) => Ok(Unplugged::Still("the guest refused".to_owned())),
+            Err(error @ QmpError::Deadline { .. }) => Ok(Unplugged::Still(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl Drop for Qmp {
     fn drop(&mut self) {
         // Ends the reading thread. A connection that is closed already is as good.

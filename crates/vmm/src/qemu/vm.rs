@@ -18,7 +18,7 @@ use crate::agent::{Agent, AgentError};
 use crate::guest::{Guest, GuestJob};
 use crate::machine::{Ending, Exit, Kept, Machine, VmError};
 use crate::process::{Launch, Process};
-use crate::qmp::{Qmp, QmpError};
+use crate::qmp::{Qmp, QmpError, Unplugged};
 use crate::spec::{Hugepages, Slots, Tap, TapPort, VfPort, VmSpec};
 
 /// How long QEMU may take to open its monitor. It waits for each VF's software NIC before that.
@@ -402,29 +402,15 @@ impl Machine for Vm {
         if self.ports().slots.of(port).is_none() {
             return Err(VmError::NoSuchPort { vm: self.name.clone(), port: port.to_owned() });
         }
-        let not_released = |why: String| VmError::NotReleased {
-            vm: self.name.clone(),
-            port: port.to_owned(),
-            after: within,
-            why,
-        };
         let id = argv::device_id(port);
-        let mark = self.monitor.mark();
-        match self.command("device_del", &json!({ "id": id })) {
-            // Asked before, and the guest was not done with it: wait on.
-            Err(VmError::Monitor { error: QmpError::Refused { reason, .. }, .. })
-                if reason.contains("already in the process of unplug") => {}
-            other => other?,
-        }
-        let event = self.monitor.wait_event(mark, "DEVICE_DELETED", within, |event| {
-            let ours = event.data["device"] == json!(id);
-            ours && matches!(event.name.as_str(), "DEVICE_DELETED" | "DEVICE_UNPLUG_GUEST_ERROR")
-        });
-        match event {
-            Ok(event) if event.name == "DEVICE_DELETED" => {}
-            Ok(_) => return Err(not_released("the guest refused".to_owned())),
-            Err(error @ QmpError::Deadline { .. }) => return Err(not_released(error.to_string())),
-            Err(error) => return Err(self.monitor_error(error)),
+        let unplugged = self.monitor.unplug(&id, MONITOR_CALL, within);
+        if let Unplugged::Still(why) = unplugged.map_err(|error| self.monitor_error(error))? {
+            return Err(VmError::NotReleased {
+                vm: self.name.clone(),
+                port: port.to_owned(),
+                after: within,
+                why,
+            });
         }
         self.command("netdev_del", &json!({ "id": argv::backend_id(port) }))?;
         if self.ports().vfs.remove(port) {
