@@ -327,7 +327,7 @@ impl Session<'_> {
             .and_then(|claim| self.hand_over(&id).map(|()| claim));
         match ready {
             Ok(claim) => Ok(Some(claim)),
-            Err(source) => match self.undo_claim(&id) {
+            Err(source) => match self.strike_claim(&id) {
                 Ok(_) => Err(source),
                 Err(way_back) => Err(HostError::HalfWay {
                     pf: self.name().to_owned(),

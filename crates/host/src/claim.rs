@@ -233,9 +233,8 @@ impl Session<'_> {
         Err(read_back(vf.addr, "MTU", &wanted, &found))
     }
 
-    /// Take a claim back that was not handed over: the VF is free, scrubbed, and with the driver
-    /// that it had.
-    pub(crate) fn undo_claim(&mut self, id: &ClaimId) -> Result<Vec<String>, HostError> {
+    /// Strike a claim: its VF is scrubbed, with the driver that it had, and nobody's.
+    pub(crate) fn strike_claim(&mut self, id: &ClaimId) -> Result<Vec<String>, HostError> {
         let claim = self.claim(id)?;
         let scrubbed = self.scrub(claim.vf)?;
         let notes = self.put_back(claim.vf, scrubbed)?;

@@ -209,7 +209,8 @@ impl Session<'_> {
             } else if claim.handed_over {
                 Ok(())
             } else {
-                self.undo_claim(&id).map(|_| events.push(RecoveryEvent::ClaimUndone { claim: id }))
+                self.strike_claim(&id)
+                    .map(|_| events.push(RecoveryEvent::ClaimUndone { claim: id }))
             };
             self.tolerate(outcome, events)?;
         }

@@ -229,13 +229,9 @@ impl Session<'_> {
 
     /// Scrub the VF of a claim that is on its way out, and strike the claim.
     pub(crate) fn finish_release(&mut self, id: &ClaimId) -> Result<Released, HostError> {
-        let claim = self.claim(id)?;
-        let scrubbed = self.scrub(claim.vf)?;
-        let notes = self.put_back(claim.vf, scrubbed)?;
-        self.record.claims.remove(id);
-        self.settle_life(claim.vf);
-        self.save()?;
-        Ok(match self.life(claim.vf) {
+        let vf = self.claim(id)?.vf;
+        let notes = self.strike_claim(id)?;
+        Ok(match self.life(vf) {
             Life::Quarantined { reason } => Released::Quarantined { claim: id.clone(), reason },
             _ => Released::Done { claim: id.clone(), notes },
         })
