@@ -5,7 +5,6 @@
 //! ever. So a call on such a descriptor is watched. Another thread looks every 20 ms and interrupts one
 //! that takes longer than that; the call returns `EINTR`, and whose it was is stopped.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +45,7 @@ fn interruptible(call: impl FnOnce() -> std::io::Result<usize>) -> Result<(), Bl
     let interrupted = |result: std::io::Result<usize>| {
         result.is_err_and(|error| error.kind() == std::io::ErrorKind::Interrupted)
     };
-    let blocks = ENTRY.with_borrow(|entry| {
+    let blocks = ENTRY.with(|entry| {
         entry.0.since.store(NOW.load(Ordering::Relaxed), Ordering::Release);
         let result = call();
         entry.0.since.store(0, Ordering::Release);
@@ -65,7 +64,7 @@ struct Watched {
 struct Entry(Arc<Watched>);
 
 thread_local! {
-    static ENTRY: RefCell<Entry> = RefCell::new(Entry::new());
+    static ENTRY: Entry = Entry::new();
 }
 
 impl Entry {

@@ -1,6 +1,7 @@
 //! What is said of a configuration file that cannot be taken: its line, quoted, in words of the file
 //! rather than of the program that reads it.
 
+use strsim::levenshtein;
 use toml::de::DeTable;
 
 use crate::uplink::UplinkConfig;
@@ -123,10 +124,10 @@ fn uplink_kind(text: &str) -> Option<String> {
 
 fn unknown_key(unknown: &str, known: &[&str]) -> String {
     let list = known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
-    let nearest = known.iter().min_by_key(|key| edit_distance(unknown, key));
+    let nearest = known.iter().min_by_key(|key| levenshtein(unknown, key));
     let hint = match nearest {
         _ if is_vf_number(unknown) => format!("; {VF_TABLE}"),
-        Some(key) if edit_distance(unknown, key) <= 1 + key.len() / 3 => {
+        Some(key) if levenshtein(unknown, key) <= 1 + key.len() / 3 => {
             format!("; did you mean `{key}`?")
         }
         _ => String::new(),
@@ -140,18 +141,4 @@ fn is_vf_number(key: &str) -> bool {
     number.is_some_and(|number| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
-}
-
-fn edit_distance(left: &str, right: &str) -> usize {
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.bytes().enumerate() {
-            let substituted = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
 }

@@ -440,13 +440,12 @@ impl Ring for PackedRing {
     }
 
     fn put_used_together(&mut self, frame: impl Iterator<Item = UsedChain>) {
-        let batch_had_begun = self.first.is_some();
-        let mut held_back = None;
+        let begins = self.first.is_none();
         let noted_before = self.noted;
         for chain in frame {
             let used = self.next_used(chain.id, chain.slots, chain.len);
-            if !batch_had_begun && held_back.is_none() {
-                held_back = Some(used);
+            if self.first.is_none() {
+                self.first = Some(used);
             } else if let Some(journal) = &self.journal {
                 journal.note(self.noted, used);
                 self.noted += 1;
@@ -454,16 +453,14 @@ impl Ring for PackedRing {
                 self.store(used, Relaxed);
             }
         }
-        if let Some(journal) = &self.journal {
-            match held_back {
-                Some(first) => journal.begin(first, self.noted),
-                None => journal.gather(self.noted),
-            }
-            for index in noted_before..self.noted {
-                self.store(journal.noted(index), Relaxed);
-            }
+        let Some(journal) = &self.journal else { return };
+        match self.first.filter(|_| begins) {
+            Some(first) => journal.begin(first, self.noted),
+            None => journal.gather(self.noted),
         }
-        self.first = self.first.or(held_back);
+        for index in noted_before..self.noted {
+            self.store(journal.noted(index), Relaxed);
+        }
     }
 
     #[inline(always)]
