@@ -194,15 +194,7 @@ impl Checks<'_> {
         let Row { path, between, what, .. } = &row;
         (self.watch)()?;
         self.progress.step(&format!("{path}: {between}: {what}"));
-        let failing = row.clone();
-        let row = match look(row) {
-            Ok(row) => row,
-            Err(error @ ProbeError::Host(HostError::Unreachable { .. })) => {
-                return Err(DemoError::Probe(error));
-            }
-            Err(error) => failing.seen(error.to_string()).fails(remedy),
-        };
-        self.report.rows.push(row);
+        self.report.rows.push(judged(row, remedy, look)?);
         Ok(())
     }
 
@@ -375,6 +367,21 @@ impl Checks<'_> {
             }
             Ok(row.seen(format!("{} of {} dropped", forged.dropped, forged.sent)).fails(remedy))
         })
+    }
+}
+
+/// The row of a check. What it finds wrong becomes a failing row; a machine that is gone ends the
+/// run.
+pub(super) fn judged(
+    row: Row,
+    remedy: &str,
+    look: impl FnOnce(Row) -> Result<Row, ProbeError>,
+) -> Result<Row, DemoError> {
+    let failing = row.clone();
+    match look(row) {
+        Err(error @ ProbeError::Host(HostError::Unreachable { .. })) => Err(error.into()),
+        Err(error) => Ok(failing.seen(error.to_string()).fails(remedy)),
+        Ok(row) => Ok(row),
     }
 }
 

@@ -9,8 +9,8 @@ use lanekeeper_emulated::{Cable, HostPlan, PfPlan, Rig, Share, SriovHost, Tenant
 use lanekeeper_host::{Claim, DriverWanted};
 use lanekeeper_model::MacAddr;
 use lanekeeper_verify::{
-    Host, HostError, Perftest, PingPlan, ProbeError, RdmaEndpoint, Report, Row, ping, rdma_measure,
-    rxe_on, tcp_throughput,
+    Host, HostError, Perftest, PingPlan, RdmaEndpoint, Report, Row, ping, rdma_measure, rxe_on,
+    tcp_throughput,
 };
 
 use super::progress::Progress;
@@ -195,18 +195,18 @@ pfs:
         let client = RdmaEndpoint { host: one, port: &first, exchange: address(1).into() };
         let server = RdmaEndpoint { host: two, port: &second, exchange: address(2).into() };
         self.progress.step("VF, same NIC: ping");
-        report.rows.push(held(lane("ping, 84 bytes"), remedy, |mut row| {
+        report.rows.push(checks::judged(lane("ping, 84 bytes"), remedy, |mut row| {
             let ping = ping(one, address(2).into(), &PingPlan::default())?;
             (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
             Ok(if ping.loss.none() { row.seen("round trip") } else { row.fails(remedy) })
         })?);
         self.progress.step("VF, same NIC: ib_write_bw");
-        report.rows.push(held(lane("ib_write_bw, 64 KiB"), remedy, |row| {
+        report.rows.push(checks::judged(lane("ib_write_bw, 64 KiB"), remedy, |row| {
             let measured = rdma_measure(&WRITE_BW, &server, &client, PATIENCE)?;
             Ok(checks::judge_rdma(row, &measured, ROCE_MTU, remedy))
         })?);
         self.progress.step("VF, same NIC: TCP");
-        report.rows.push(held(lane("TCP, iperf3"), remedy, |mut row| {
+        report.rows.push(checks::judged(lane("TCP, iperf3"), remedy, |mut row| {
             let tcp = tcp_throughput(two, address(2).into(), one, TCP)?;
             (row.throughput, row.loss) = (Some(tcp.throughput), Some(tcp.loss));
             Ok(row)
@@ -257,20 +257,6 @@ pfs:
         } else {
             row.seen(said).fails(format!("the kernel still says: {}", kernel.trim()))
         })
-    }
-}
-
-/// A check's row: what it finds wrong becomes a failing row; a host that is gone ends the run.
-fn held(
-    row: Row,
-    remedy: &str,
-    look: impl FnOnce(Row) -> Result<Row, ProbeError>,
-) -> Result<Row, DemoError> {
-    let failing = row.clone();
-    match look(row) {
-        Err(error @ ProbeError::Host(HostError::Unreachable { .. })) => Err(error.into()),
-        Err(error) => Ok(failing.seen(error.to_string()).fails(remedy)),
-        Ok(row) => Ok(row),
     }
 }
 

@@ -208,7 +208,8 @@ impl Place {
             (None, Some(state)) => state,
             (None, None) => Path::new(STATE_FOLDER),
         };
-        Ok(Opened { owner: Owner::open(hardware, folder)?, _ledger: empty })
+        let owner = Owner::open(Arc::clone(&hardware), folder)?;
+        Ok(Opened { owner, hardware, _ledger: empty })
     }
 
     /// The owner, after what was cut short is finished or undone.
@@ -232,6 +233,8 @@ impl Place {
 /// An owner that is open.
 struct Opened {
     owner: Owner,
+    /// What it owns, for what the owner does not read.
+    hardware: Arc<dyn SriovHardware>,
     _ledger: Option<tempfile::TempDir>,
 }
 

@@ -61,7 +61,7 @@ pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
     let owner = place.owner()?;
     let seen = owner.readings()?;
     let records = owner.records()?;
-    let tree = match place.hardware()?.pci_tree() {
+    let tree = match owner.hardware.pci_tree() {
         Ok(nodes) => PciTree::new(nodes).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
