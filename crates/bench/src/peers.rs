@@ -401,6 +401,9 @@ fn ovs_normal(load: &Load, folder: &Path, stop: &Stop) -> Result<Ovs, BenchError
         "Open_vSwitch",
         ".",
         "other_config:dpdk-init=true",
+        // A pool a port, sized by its rings. The shared one takes as much as it is let, and with
+        // 9000-byte buffers leaves nothing for the rings.
+        "other_config:per-port-memory=true",
         "other_config:dpdk-socket-mem=256",
         "other_config:dpdk-socket-limit=1024",
         &format!("other_config:dpdk-lcore-mask={cores:#x}"),
