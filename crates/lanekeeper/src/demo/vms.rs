@@ -27,7 +27,7 @@ use super::{DemoError, console};
 const MEMORY: u32 = 256;
 /// How long the guest agent of a kept VM may take to answer.
 const AGENT_PATIENCE: Duration = Duration::from_secs(20);
-/// Ten times what a boot takes while four VMs boot on two cores.
+/// Ten times what a boot takes while another VM boots beside it.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 
 /// What carries the guests' instructions out on this machine.
@@ -58,6 +58,15 @@ impl Cpus {
         }
     }
 
+    /// How many VMs boot at a time: an emulated CPU takes a core of this machine for as long as it
+    /// boots, and more of them at once would only make each wait for the others.
+    fn boots_at_once(&self) -> usize {
+        match self.verdict.accel {
+            Accel::Kvm => VMS.len(),
+            Accel::Tcg => std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
     /// Why it is KVM, or is not.
     pub(super) fn reason(&self) -> &str {
         &self.verdict.reason
@@ -81,11 +90,20 @@ pub(super) fn boot(
         (spec.accel, spec.dies_with_parent) = (cpus.verdict.accel, !keep);
         site.make(|| Ok(cpus.qemu.start(spec)?))
     };
-    let vms: Vec<Vm> = VMS.iter().map(start).collect::<Result<_, _>>()?;
+    let mut vms = Vec::new();
+    for wave in VMS.chunks(cpus.boots_at_once()) {
+        let started: Vec<Vm> = wave.iter().map(start).collect::<Result<_, _>>()?;
+        wait_ready(wave, &started, progress)?;
+        vms.extend(started);
+    }
+    Ok(vms)
+}
+
+fn wait_ready(planned: &[PlannedVm], vms: &[Vm], progress: &Progress) -> Result<(), DemoError> {
     std::thread::scope(|scope| {
-        let waits: Vec<_> = VMS
+        let waits: Vec<_> = planned
             .iter()
-            .zip(&vms)
+            .zip(vms)
             .map(|(planned, vm)| {
                 let line =
                     progress.task(&format!("{} boots on {}", planned.name, HOSTS[planned.host]));
@@ -102,9 +120,8 @@ pub(super) fn boot(
         for wait in waits {
             wait.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
-        Ok::<_, DemoError>(())
-    })?;
-    Ok(vms)
+        Ok(())
+    })
 }
 
 fn spec(
