@@ -183,7 +183,7 @@ impl Apt {
 }
 
 /// Runs a command that has to succeed; gives back its standard output.
-fn run(mut command: Command, tool: &'static str) -> Result<String, ImageError> {
+pub(crate) fn run(mut command: Command, tool: &'static str) -> Result<String, ImageError> {
     let output = command.output().map_err(|error| ImageError::tool(tool, &error))?;
     if !output.status.success() {
         return Err(ImageError::Tool { tool, why: last_lines(&output) });

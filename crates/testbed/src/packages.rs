@@ -8,6 +8,9 @@ use crate::Progress;
 /// What booting VMs on emulated hosts needs.
 pub const VM: &[&str] = &["qemu-system-x86", "iproute2"];
 
+/// What building a kernel module needs: libelf is for the kernel's own tools.
+pub const KERNEL_MODULE: &[&str] = &["gcc", "libelf1", "make", "xz-utils"];
+
 /// Seconds to wait for another apt-get to let go of the package database.
 const LOCK_SECONDS: u32 = 600;
 

@@ -186,10 +186,17 @@ fn resolve(cache: &Path, progress: Progress<'_>) -> Result<Vec<Package>, ImageEr
     Ok(packages)
 }
 
+/// The package of the kernel that guests boot.
+pub(crate) fn kernel_package(cache: &Path, progress: Progress<'_>) -> Result<Package, ImageError> {
+    let mut packages = resolve(cache, progress)?.into_iter();
+    let kernel = packages.find(|package| package.name.starts_with(KERNEL_PACKAGE));
+    kernel.ok_or_else(|| ImageError::NotInPackages(KERNEL_PACKAGE.to_owned()))
+}
+
 /// The newest kernel of the distribution and the packages of programs, with their libraries.
 fn choose_packages() -> Result<Vec<Package>, ImageError> {
     let apt = Apt::default();
-    let kernel = apt.dependency("linux-image-amd64", "linux-image-")?;
+    let kernel = apt.dependency("linux-image-amd64", KERNEL_PACKAGE)?;
     apt.resolve(&[PACKAGES, &[kernel.as_str()]].concat())
 }
 
@@ -284,6 +291,9 @@ fn image_at(cache: &Path, packages: &[Package]) -> GuestImage {
 fn folder_of(cache: &Path, id: &str) -> PathBuf {
     cache.join(format!("guest-{id}"))
 }
+
+/// How the names of packages with a kernel begin.
+const KERNEL_PACKAGE: &str = "linux-image-";
 
 const KERNEL_FILE: &str = "vmlinux";
 
