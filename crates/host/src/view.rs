@@ -106,6 +106,7 @@ impl Hardware for OwnedVfs {
             return Err(HardwareError::Unsupported {
                 driver: "a NIC".to_owned(),
                 what: "hold a VF to IP addresses".to_owned(),
+                said: None,
                 instead: "spoofchk holds it to its MAC; use the software NIC for addresses"
                     .to_owned(),
             });

@@ -77,12 +77,17 @@ pub enum HardwareError {
         num_vfs: usize,
     },
     /// This back end cannot do this at all.
-    #[error("{driver} cannot {what}; {instead}")]
+    #[error(
+        "{driver} cannot {what}{}; {instead}",
+        .said.as_ref().map(|said| format!(" ({said})")).unwrap_or_default()
+    )]
     Unsupported {
         /// Driver that refuses.
         driver: String,
         /// What was asked, as in "set trust on a VF".
         what: String,
+        /// Why, in the kernel's own words, if it had any (extended acknowledgement).
+        said: Option<String>,
         /// What to do instead.
         instead: String,
     },

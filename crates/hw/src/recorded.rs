@@ -188,6 +188,7 @@ impl Recorded {
         Err(HardwareError::Unsupported {
             driver: "this is a recording and".to_owned(),
             what: format!("{what} of {pf}"),
+            said: None,
             instead: "do it on the host itself, without --replay".to_owned(),
         })
     }

@@ -14,5 +14,5 @@ pub(super) fn errno(pf: &Pf, errno: Errno, doing: String, hint: Option<&'static 
 /// `EPROTONOSUPPORT`).
 pub(super) fn unsupported(driver: &str, what: String, instead: &str) -> Halt {
     let (driver, instead) = (driver.to_owned(), instead.to_owned());
-    HardwareError::Unsupported { driver, what, instead }.into()
+    HardwareError::Unsupported { driver, what, said: None, instead }.into()
 }

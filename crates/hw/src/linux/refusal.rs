@@ -110,7 +110,8 @@ impl Step {
     /// The error that this failure is.
     pub(super) fn failed(&self, failure: Failure) -> HardwareError {
         if failure.errno().is_some_and(|errno| self.deed.unsupported(errno)) {
-            return self.unsupported();
+            let Failure::Refused(Said { text, .. }) = failure else { return self.unsupported() };
+            return self.unsupported_because(text);
         }
         let hint = failure.errno().and_then(|errno| self.deed.hint(errno));
         let source = match failure {
@@ -126,9 +127,13 @@ impl Step {
 
     /// The driver cannot do it.
     pub(super) fn unsupported(&self) -> HardwareError {
+        self.unsupported_because(None)
+    }
+
+    fn unsupported_because(&self, said: Option<String>) -> HardwareError {
         let driver = self.driver.clone().unwrap_or_else(|| format!("{} without a driver", self.pf));
         let (what, instead) = (self.doing.clone(), self.instead.to_owned());
-        HardwareError::Unsupported { driver, what, instead }
+        HardwareError::Unsupported { driver, what, said, instead }
     }
 }
 
@@ -192,6 +197,9 @@ mod tests {
             let error = step(Deed::VfSetting).failed(refused(errno, None)).to_string();
             assert_eq!(error, "mlx5_core cannot set trust on VF 3; leave it off");
         }
+        let error = step(Deed::VfSetting).failed(refused(EOPNOTSUPP, Some("Not in this mode")));
+        let wanted = "mlx5_core cannot set trust on VF 3 (Not in this mode); leave it off";
+        assert_eq!(error.to_string(), wanted);
     }
 
     #[test]
