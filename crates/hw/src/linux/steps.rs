@@ -211,10 +211,13 @@ fn interface(linux: &Linux, step: &Step) -> Result<Netdev, HardwareError> {
 
 /// Where a VF is now.
 fn known_vf(linux: &Linux, pf: PfAddr, vf: VfIndex) -> Result<VfAddr, HardwareError> {
-    let vfs = virtual_functions(&linux.pf_folder(pf)?);
-    let found = vfs.iter().find(|(number, _)| *number == vf);
-    let missing = || HardwareError::NoVf { pf: PfId::Pci(pf), vf, num_vfs: vfs.len() };
-    found.map(|(_, addr)| *addr).ok_or_else(missing)
+    let folder = linux.pf_folder(pf)?;
+    // One link is read, not all: a PF may have hundreds.
+    let link = tree::target(&folder.join(format!("virtfn{vf}")));
+    link.and_then(|addr| addr.parse().ok()).ok_or_else(|| {
+        let num_vfs = virtual_functions(&folder).len();
+        HardwareError::NoVf { pf: PfId::Pci(pf), vf, num_vfs }
+    })
 }
 
 fn file_step(step: &Step, file: &Path, text: &str) -> Done {
