@@ -51,7 +51,7 @@ impl Protocol {
     ///
     /// # Errors
     /// `EPROTONOSUPPORT` if the kernel has no such part.
-    pub(crate) fn open(self) -> io::Result<OwnedFd> {
+    pub fn open(self) -> io::Result<OwnedFd> {
         let mut socket = netlink_sys::Socket::new(isize::from(self.number()))?;
         socket.bind_auto()?;
         socket.set_ext_ack(true)?;
