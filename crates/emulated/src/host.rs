@@ -6,7 +6,7 @@ use std::time::Duration;
 use lanekeeper_model::{MacAddr, PciAddr};
 use lanekeeper_testbed::guest_image::{self, GuestImage};
 use lanekeeper_testbed::{Progress, packages, qemu};
-use lanekeeper_vmm::qmp::QmpError;
+use lanekeeper_vmm::qmp::{QmpError, Unplugged};
 use lanekeeper_vmm::{
     Accel, Boot, Driver, Exit, Host, HostError, Hugepages, Job, Machine, Qemu, Vm, VmSpec,
 };
@@ -75,6 +75,7 @@ impl Rig {
             accel: Accel::Tcg,
             hugepages: Hugepages::Never,
             spare_slots: 0,
+            numa_nodes: plan.numa_nodes(),
             arguments: plan.arguments(),
             ..VmSpec::new(&plan.name, plan.memory_mib(), boot, &plan.run_folder)
         };
@@ -127,16 +128,17 @@ impl SriovHost {
     /// Take a PF out of the running host, with all its VFs, as its kernel lets go of it.
     ///
     /// # Errors
-    /// [`EmulatedError::Hardware`], also if the host does not let go within `within`.
+    /// [`EmulatedError::NotReleased`] if the host does not let go within `within`;
+    /// [`EmulatedError::Hardware`].
     pub fn remove_pf(&self, pf: usize, within: Duration) -> Result<(), EmulatedError> {
-        let id = device(pf);
-        let mark = self.vm.monitor().mark();
-        self.command("device_del", &json!({ "id": id }))?;
-        let ours = |event: &lanekeeper_vmm::qmp::Event| {
-            event.name == "DEVICE_DELETED" && event.data["device"] == json!(id)
-        };
-        let event = self.vm.monitor().wait_event(mark, "DEVICE_DELETED", within, ours);
-        event.map(drop).map_err(|error| self.hardware(error))
+        let gone = self.vm.monitor().unplug(&device(pf), MONITOR_CALL, within);
+        match gone.map_err(|error| self.hardware(error))? {
+            Unplugged::Gone => Ok(()),
+            Unplugged::Still(why) => {
+                let host = self.plan.name.clone();
+                Err(EmulatedError::NotReleased { host, device: device(pf), why })
+            }
+        }
     }
 
     /// Reset the host as its reset button does, and wait until it runs commands again. What ran in

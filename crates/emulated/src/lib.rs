@@ -37,7 +37,7 @@ use lanekeeper_vmm::qmp::QmpError;
 use lanekeeper_vmm::{HostError, VmError};
 
 pub use host::{Rig, SriovHost};
-pub use plan::{Cable, HostPlan, PfPlan, Share};
+pub use plan::{Cable, HostPlan, PfPlan, Share, SwitchPlan};
 pub use tenant::{Tenant, TenantPlan};
 
 /// What can go wrong with an emulated host.
@@ -77,6 +77,16 @@ pub enum EmulatedError {
         host: String,
         /// What QEMU said.
         error: QmpError,
+    },
+    /// The host does not let go of a device.
+    #[error("emulated host {host} has not let go of its device {device}: {why}")]
+    NotReleased {
+        /// Which host.
+        host: String,
+        /// QEMU's name of the device.
+        device: String,
+        /// What QEMU said.
+        why: String,
     },
     /// The host does not run commands again after a reset.
     #[error("emulated host {host} was not ready {after:?} after its reset: {error}")]

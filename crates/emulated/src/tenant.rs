@@ -22,7 +22,8 @@ const SHORT: Duration = Duration::from_secs(30);
 pub struct TenantPlan {
     /// One of the host's [`crate::HostPlan::tenants`].
     pub name: String,
-    /// The VFs it gets, by their addresses in the host. They must be bound to vfio-pci.
+    /// The VFs it starts with, by their addresses in the host. They must be bound to vfio-pci. There
+    /// is room for one more to be plugged in.
     pub vfs: Vec<PciAddr>,
 }
 
@@ -43,6 +44,11 @@ impl fmt::Debug for Tenant<'_> {
 /// Name of a tenant's line in the host.
 pub(crate) fn port_name(tenant: &str) -> String {
     format!("tenant.{tenant}")
+}
+
+/// Socket in the host of the monitor (QMP) of a tenant's QEMU.
+fn monitor(tenant: &str) -> String {
+    format!("/run/{tenant}.qmp")
 }
 
 fn serial_log(tenant: &str) -> String {
@@ -96,6 +102,11 @@ impl<'a> Tenant<'a> {
         }
     }
 
+    /// Socket in the host of the monitor (QMP) of the tenant's QEMU: for who attaches VFs there.
+    pub fn monitor(&self) -> String {
+        monitor(self.guest.name())
+    }
+
     /// End the VM at once.
     ///
     /// # Errors
@@ -141,22 +152,24 @@ fn command(plan: &TenantPlan, command_line: &str) -> String {
          -machine q35,memory-backend=mem,hpet=off,i8042=off,smbus=off,sata=off,usb=off,vmport=off \
          -accel kvm -cpu host -smp 1 -m {memory}M \
          -object memory-backend-memfd,id=mem,size={memory}M,share=on,hugetlb=on,hugetlbsize=2M \
+         -qmp unix:{monitor},server=on,wait=off \
          -serial file:{serial} -device virtio-serial-pci,id=serial \
          -chardev pipe,id=agent,path=/dev/virtio-ports/{port} \
          -device virtserialport,bus=serial.0,chardev=agent,name=org.qemu.guest_agent.0 \
          -object rng-random,id=random,filename=/dev/urandom -device virtio-rng-pci,rng=random \
          -kernel /shared/{IMAGE}/vmlinux -initrd /shared/{IMAGE}/initramfs.cpio -append '{command_line}'",
         program = qemu::PROGRAM,
+        monitor = monitor(name),
         serial = serial_log(name),
         port = port_name(name),
     );
-    for (number, vf) in (1..).zip(&plan.vfs) {
+    for number in 1..=plan.vfs.len() + 1 {
         // Writing to a text never fails.
-        let _ = write!(
-            text,
-            " -device pcie-root-port,id=slot{number},chassis={number},slot={number} \
-             -device vfio-pci,host={vf},bus=slot{number},rombar=0"
-        );
+        let _ =
+            write!(text, " -device pcie-root-port,id=slot{number},chassis={number},slot={number}");
+    }
+    for (number, vf) in (1..).zip(&plan.vfs) {
+        let _ = write!(text, " -device vfio-pci,host={vf},bus=slot{number},rombar=0");
     }
     text + &format!(" >{} 2>&1 </dev/null", qemu_log(name))
 }

@@ -217,7 +217,8 @@ pub struct PciNode {
     pub numa_node: Option<u32>,
     /// Its IOMMU group's number.
     pub iommu_group: Option<u32>,
-    /// Access control services of a port (PCI Express Base 6.0, 6.12): the control register.
+    /// Access control services of a port (PCI Express Base 6.0, 6.12): the control register, 0 for a
+    /// port that has none; `None` if it could not be read.
     pub acs: Option<u16>,
     /// Address translation service is on.
     pub ats: Option<bool>,

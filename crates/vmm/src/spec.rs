@@ -19,6 +19,9 @@ pub(crate) const SLOTS: u8 = 24;
 /// Most queue pairs a VF has.
 pub(crate) const QUEUE_PAIRS: u8 = 8;
 
+/// Most NUMA nodes.
+const NUMA_NODES: u8 = 8;
+
 /// Longest path of a UNIX socket in bytes (unix(7): 108 with the final zero).
 const SOCKET_PATH: usize = 107;
 
@@ -34,6 +37,9 @@ pub struct VmSpec {
     pub vcpus: u8,
     /// Memory in MiB, at least 64. It is shared with the software NIC by file descriptor.
     pub memory_mib: u32,
+    /// NUMA nodes that the memory is spread over in equal parts, 1 to 8 and at least 64 MiB each; the
+    /// CPUs are on the first.
+    pub numa_nodes: u8,
     /// What carries the guest's instructions out: see [`crate::accel::choose`].
     pub accel: Accel,
     /// What is booted.
@@ -167,6 +173,7 @@ impl VmSpec {
             name: name.to_owned(),
             vcpus: 1,
             memory_mib,
+            numa_nodes: 1,
             accel: Accel::Tcg,
             boot,
             seed: None,
@@ -200,6 +207,12 @@ impl VmSpec {
         }
         if self.memory_mib < 64 {
             return refuse("memory_mib", self.memory_mib.to_string(), "use at least 64");
+        }
+        if !(1..=NUMA_NODES).contains(&self.numa_nodes)
+            || self.memory_mib / u32::from(self.numa_nodes) < 64
+        {
+            let why = "use 1 to 8, with 64 MiB of memory for each";
+            return refuse("numa_nodes", self.numa_nodes.to_string(), why);
         }
         let folder = self.run_folder.as_os_str().len();
         if folder + LONGEST_SOCKET_NAME > SOCKET_PATH {
@@ -495,6 +508,8 @@ mod tests {
         assert!(complaint(|spec| spec.name = "A 1".into()).contains("name"));
         assert!(complaint(|spec| spec.vcpus = 0).contains("vcpus"));
         assert!(complaint(|spec| spec.memory_mib = 32).contains("memory_mib"));
+        assert!(complaint(|spec| spec.numa_nodes = 0).contains("numa_nodes"));
+        assert!(complaint(|spec| spec.numa_nodes = 5).contains("64 MiB"));
         assert!(complaint(|spec| spec.run_folder = long.clone()).contains("run_folder"));
         assert!(complaint(|spec| spec.vfs = vec![vf("x", 1, Some(0))]).contains("x.slot"));
         assert!(

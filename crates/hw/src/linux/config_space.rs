@@ -26,17 +26,17 @@ impl ConfigSpace {
 
     /// Whether it has the SR-IOV capability; `None` if that could not be read.
     pub(super) fn has_sriov(&self) -> Option<bool> {
-        (self.0.len() > EXTENDED).then(|| self.extended(SRIOV).is_some())
+        self.extended(SRIOV).map(|place| place.is_some())
     }
 
-    /// Access control services: the control register.
+    /// Access control services: the control register. A function without them controls nothing: 0.
     pub(super) fn acs(&self) -> Option<u16> {
-        self.u16(self.extended(ACS)? + 6)
+        self.extended(ACS)?.map_or(Some(0), |place| self.u16(place + 6))
     }
 
     /// Whether address translation service is on; `None` for a function without it.
     pub(super) fn ats(&self) -> Option<bool> {
-        Some(self.u16(self.extended(ATS)? + 6)? & 0x8000 != 0)
+        Some(self.u16(self.extended(ATS)?? + 6)? & 0x8000 != 0)
     }
 
     /// Whether relaxed ordering is on.
@@ -75,20 +75,21 @@ impl ConfigSpace {
         None
     }
 
-    /// Where an extended capability begins.
-    fn extended(&self, id: u16) -> Option<usize> {
+    /// Where an extended capability begins, if there is one; `None` if that could not be read.
+    fn extended(&self, id: u16) -> Option<Option<usize>> {
         let mut place = EXTENDED;
         for _ in 0..(SIZE as usize - EXTENDED) / 8 {
             let header = self.u32(place)?;
-            if header == 0 || header == u32::MAX {
+            if header == u32::MAX {
                 return None;
             }
             if header as u16 == id {
-                return Some(place);
+                return Some(Some(place));
             }
             place = (header >> 20 & !3) as usize;
+            // The last one's next, and the only one of a function without any, is 0 (7.6.3).
             if place < EXTENDED {
-                return None;
+                return Some(None);
             }
         }
         None
@@ -137,6 +138,17 @@ mod tests {
         assert_eq!(space.relaxed_ordering(), Some(true));
         assert_eq!(space.max_read_request(), Some(4096));
         assert!(space.answers());
+    }
+
+    #[test]
+    fn a_function_without_access_control_is_told_from_one_that_could_not_be_read() {
+        let mut bytes = space();
+        bytes[0x148..0x14a].copy_from_slice(&0x0003_u16.to_le_bytes());
+        assert_eq!(ConfigSpace(bytes.clone()).acs(), Some(0));
+        bytes.truncate(0x150);
+        assert_eq!(ConfigSpace(bytes).acs(), None);
+        let none = ConfigSpace(vec![0; SIZE as usize]);
+        assert_eq!((none.acs(), none.ats(), none.has_sriov()), (Some(0), None, Some(false)));
     }
 
     #[test]

@@ -69,7 +69,8 @@ fn boot(site: &Site, rig: &Rig) -> Result<SriovHost, DemoError> {
     let folder = program.parent().unwrap_or("/".as_ref()).to_owned();
     Ok(rig.start(HostPlan {
         name: "host".to_owned(),
-        pfs: vec![PfPlan { mac: PF, cable: Cable::Wire(0) }],
+        pfs: vec![PfPlan { mac: PF, cable: Cable::Wire(0), switch: None }],
+        switches: Vec::new(),
         shares: vec![Share { tag: "bin".to_owned(), folder }],
         tenants: vec!["a1".to_owned(), "a2".to_owned()],
         run_folder: site.folder().to_owned(),

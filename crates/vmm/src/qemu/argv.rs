@@ -55,7 +55,9 @@ pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<Str
         line.flag(flag);
     }
     line.option("-display", "none");
-    line.option("-machine", "q35,memory-backend=mem,smbus=off,sata=off,vmport=off");
+    // QEMU takes the memory of a machine or that of its nodes, not both.
+    let backend = if spec.numa_nodes == 1 { ",memory-backend=mem" } else { "" };
+    line.option("-machine", format!("q35{backend},smbus=off,sata=off,vmport=off"));
     match spec.accel {
         Accel::Kvm => {
             line.option("-accel", "kvm");
@@ -68,8 +70,7 @@ pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<Str
     }
     line.option("-smp", spec.vcpus.to_string());
     line.option("-m", format!("{memory}M"));
-    let pages = if platform.hugepages { ",hugetlb=on,hugetlbsize=2M" } else { "" };
-    line.option("-object", format!("memory-backend-memfd,id=mem,size={memory}M,share=on{pages}"));
+    line.memory(spec, platform);
     line.option("-chardev", server("monitor", &spec.run_folder.join(file::MONITOR)));
     line.option("-mon", "chardev=monitor,mode=control");
     let log = escape(&spec.run_folder.join(file::SERIAL_LOG));
@@ -313,6 +314,30 @@ impl Line {
         self.arguments.push(name.to_owned());
     }
 
+    fn memory(&mut self, spec: &VmSpec, platform: Platform) {
+        let pages = if platform.hugepages { ",hugetlb=on,hugetlbsize=2M" } else { "" };
+        let backend = |line: &mut Self, id: &str, size: u32| {
+            line.option(
+                "-object",
+                format!("memory-backend-memfd,id={id},size={size}M,share=on{pages}"),
+            );
+        };
+        let nodes = u32::from(spec.numa_nodes);
+        if nodes == 1 {
+            backend(self, "mem", spec.memory_mib);
+            return;
+        }
+        let part = spec.memory_mib / nodes;
+        for node in 0..nodes {
+            let (rest, cpus) = match node {
+                0 => (spec.memory_mib % nodes, format!(",cpus=0-{}", spec.vcpus - 1)),
+                _ => (0, String::new()),
+            };
+            backend(self, &format!("mem{node}"), part + rest);
+            self.option("-numa", format!("node,nodeid={node},memdev=mem{node}{cpus}"));
+        }
+    }
+
     fn option(&mut self, name: &str, value: impl Into<String>) {
         self.arguments.extend([name.to_owned(), value.into()]);
     }
@@ -512,6 +537,22 @@ romfile=";
             lines
         };
         assert_eq!(without(&spec, platform), without(&kernel_vm(), DEBIAN_12));
+    }
+
+    #[test]
+    fn several_numa_nodes_share_the_memory_and_the_first_has_the_cpus() {
+        let spec = VmSpec { numa_nodes: 3, vcpus: 2, ..kernel_vm() };
+        let want = [
+            "-machine q35,smbus=off,sata=off,vmport=off",
+            "-object memory-backend-memfd,id=mem0,size=86M,share=on",
+            "-numa node,nodeid=0,memdev=mem0,cpus=0-1",
+            "-object memory-backend-memfd,id=mem1,size=85M,share=on",
+            "-numa node,nodeid=1,memdev=mem1",
+            "-object memory-backend-memfd,id=mem2,size=85M,share=on",
+            "-numa node,nodeid=2,memdev=mem2",
+        ];
+        let options = ["-machine", "-object memory", "-numa"];
+        assert_eq!(only(&spec, DEBIAN_12, &options), want);
     }
 
     #[test]

@@ -1,0 +1,5 @@
+//! The product's own program on emulated hosts with a real kernel, real drivers and real VFs.
+
+mod agent;
+mod host;
+mod rig;
