@@ -63,10 +63,10 @@ impl Owner {
         for (pf, session) in &mut work {
             session.check_still(pf)?;
         }
-        let until = confirm_within.map(|time| self.now() + time);
+        let within = confirm_within.map(|within| (self.now() + within, within));
         for at in 0..work.len() {
             let (pf, session) = &mut work[at];
-            if let Err(failed) = session.carry_out(pf, until, &mut applied) {
+            if let Err(failed) = session.carry_out(pf, within, &mut applied) {
                 return Err(roll_back(&mut work[..=at], failed));
             }
         }
@@ -75,7 +75,7 @@ impl Owner {
             session.save()?;
             applied.pfs.push(pf.name.clone());
             if !pf.steps.is_empty() {
-                applied.until = until;
+                applied.until = within.map(|(until, _)| until);
             }
         }
         Ok(applied)
@@ -213,7 +213,7 @@ impl Session<'_> {
     fn carry_out(
         &mut self,
         planned: &PfPlan,
-        until: Option<SystemTime>,
+        confirm: Option<(SystemTime, Duration)>,
         applied: &mut Applied,
     ) -> Result<(), Failed> {
         let failed = |doing: &str| {
@@ -235,11 +235,11 @@ impl Session<'_> {
         self.adopt(&pf, &planned.target, applied);
         self.record.name.clone_from(&planned.name);
         self.record.target = Some(planned.target.clone());
-        if let Some(until) = until
+        if let Some((until, within)) = confirm
             && !planned.steps.is_empty()
         {
             let (target, vfs) = (old_target, old_vfs);
-            self.record.unconfirmed = Some(Unconfirmed { until, before, target, vfs });
+            self.record.unconfirmed = Some(Unconfirmed { until, within, before, target, vfs });
         }
         Ok(())
     }

@@ -31,6 +31,7 @@ impl Owner {
     /// others, after which no VF has changed hands; [`HostError::HalfWay`] if the way back failed
     /// too, and the VF waits for [`Owner::recover`].
     pub fn claim(&self, request: &ClaimRequest) -> Result<Claim, HostError> {
+        request.check()?;
         let token = request.token.hash();
         let _one_at_a_time = self.ledger.lock_token(&token, self.lock_until())?;
         let (mut good, mut damaged) = (Vec::new(), None);
@@ -303,7 +304,7 @@ impl Session<'_> {
         token: &str,
     ) -> Result<Option<Claim>, HostError> {
         if let Some(waiting) = &self.record.unconfirmed {
-            let left = waiting.until.duration_since(self.owner.now()).unwrap_or_default();
+            let left = waiting.left(self.owner.now()).unwrap_or(waiting.within);
             return Err(HostError::Unconfirmed { pf: self.name().to_owned(), left });
         }
         let pf = self.read()?;

@@ -107,8 +107,8 @@ pub enum HostError {
     #[error(transparent)]
     Select(#[from] SelectError),
     /// A token that is none.
-    #[error("an owner token has 8 to 128 printable characters without spaces; this has {0}")]
-    Token(usize),
+    #[error("an owner token has 8 to 128 printable ASCII characters without spaces; this {0}")]
+    Token(String),
     /// A plan that cannot be carried out.
     #[error("nothing was changed: {}", sentences(.0))]
     Refused(Vec<Finding>),
@@ -243,10 +243,7 @@ pub enum HostError {
         pid: Option<u32>,
     },
     /// All are taken.
-    #[error(
-        "no free VF in {from}: {owned} owned, {quarantined} quarantined; release one, or use \
-         another pool"
-    )]
+    #[error("no free VF in {from}: {}", taken(*.owned, *.quarantined))]
     Exhausted {
         /// Pool or PF that was asked for.
         from: String,
@@ -344,6 +341,16 @@ pub enum HostError {
 fn sentences(findings: &[Finding]) -> String {
     let blocking: Vec<_> = findings.iter().map(ToString::to_string).collect();
     blocking.join("; ")
+}
+
+fn taken(owned: usize, quarantined: usize) -> String {
+    if owned + quarantined == 0 {
+        "it has none at all; `lanekeeper host apply` makes those of the host file, and `lanekeeper \
+         host recover` those that were lost"
+            .to_owned()
+    } else {
+        format!("{owned} owned, {quarantined} quarantined; release one, or use another pool")
+    }
 }
 
 fn list(members: &[PciAddr]) -> String {

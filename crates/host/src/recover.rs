@@ -2,13 +2,15 @@
 //! was cut short is finished or undone; VFs that are gone are made again as the last apply had
 //! them; claims are made ready again or said to be lost; free VFs are scrubbed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use lanekeeper_model::VfIndex;
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{drift, wanted_driver};
 use crate::error::HostError;
-use crate::ledger::{LedgerError, Life};
+use crate::ledger::{ClaimRecord, LedgerError, Life, VfRecord};
 use crate::owner::{Owner, Session};
 use crate::plan::PfPlan;
 use crate::plan::{Finding, pf_steps};
@@ -167,6 +169,19 @@ impl Owner {
             return Ok(());
         }
         events.push(RecoveryEvent::PfGone { pf: record.name.clone() });
+        // What was cut short is over with the VF: nobody counts on it, and its token is free.
+        let is_over = |claim: &ClaimRecord, vfs: &BTreeMap<VfIndex, VfRecord>| {
+            let released = vfs.get(&claim.vf).is_some_and(|vf| vf.life == Life::Scrubbing);
+            released || !claim.handed_over
+        };
+        let over = record.claims.extract_if(.., |_, claim| is_over(claim, &record.vfs));
+        for (id, claim) in over.collect::<Vec<_>>() {
+            record.vfs.insert(claim.vf, VfRecord::absent());
+            events.push(match claim.handed_over {
+                true => RecoveryEvent::ReleaseFinished { claim: id },
+                false => RecoveryEvent::ClaimUndone { claim: id },
+            });
+        }
         for (id, claim) in &mut record.claims {
             let why = claim.lost.get_or_insert_with(|| "its PF is gone".to_owned()).clone();
             events.push(RecoveryEvent::ClaimLost { claim: id.clone(), why });
@@ -193,13 +208,9 @@ impl Session<'_> {
         let pf = self.name().to_owned();
         if self.record.intent.is_some() {
             self.undo_apply()?;
-            events.push(RecoveryEvent::ApplyUndone { pf: pf.clone() });
+            events.push(RecoveryEvent::ApplyUndone { pf });
         }
-        let now = self.owner.now();
-        if self.record.unconfirmed.as_ref().is_some_and(|waiting| waiting.until <= now) {
-            self.undo_unconfirmed()?;
-            events.push(RecoveryEvent::RolledBack { pf });
-        }
+        self.heed_time(events)?;
         let under_way: Vec<_> =
             self.record.claims.iter().map(|(id, claim)| (id.clone(), claim.clone())).collect();
         for (id, claim) in under_way {
@@ -213,6 +224,32 @@ impl Session<'_> {
                     .map(|_| events.push(RecoveryEvent::ClaimUndone { claim: id }))
             };
             self.tolerate(outcome, events)?;
+        }
+        Ok(())
+    }
+
+    /// Roll back what nobody confirmed in time.
+    fn heed_time(&mut self, events: &mut Vec<RecoveryEvent>) -> Result<(), HostError> {
+        let pf = self.name().to_owned();
+        let now = self.owner.now();
+        let Some(waiting) = &mut self.record.unconfirmed else { return Ok(()) };
+        match waiting.left(now) {
+            Some(left) if left.is_zero() => {
+                self.undo_unconfirmed()?;
+                events.push(RecoveryEvent::RolledBack { pf });
+            }
+            Some(_) => {}
+            // Or it would wait for as long as the clock went back: for ever, on a board whose clock
+            // begins in 1970.
+            None => {
+                waiting.until = now + waiting.within;
+                let within = waiting.within;
+                self.save()?;
+                let note = format!(
+                    "pf {pf}: the clock went back: the unconfirmed apply is rolled back in {within:?}"
+                );
+                events.push(RecoveryEvent::Note { note });
+            }
         }
         Ok(())
     }

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use lanekeeper_model::{
-    Guid, LinkState, MacAddr, Mbps, Mtu, PciAddr, PfAddr, VfAddr, VfIndex, VfSettings, VlanTag,
+    Guid, LinkState, MacAddr, Mbps, ModelError, Mtu, PciAddr, PfAddr, RateLimits, VfAddr, VfIndex,
+    VfSettings, VlanTag,
 };
 use lanekeeper_topology::{Affinity, Distance, Strictness};
 use schemars::JsonSchema;
@@ -41,9 +42,15 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 impl FromStr for OwnerToken {
     type Err = HostError;
     fn from_str(text: &str) -> Result<Self, HostError> {
-        let well_formed =
-            (8..=128).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic());
-        if well_formed { Ok(Self(text.to_owned())) } else { Err(HostError::Token(text.len())) }
+        // Which character it is would tell of the secret.
+        let strange = text.bytes().position(|c| !c.is_ascii_graphic());
+        match strange {
+            _ if !(8..=128).contains(&text.len()) => {
+                Err(HostError::Token(format!("has {}", text.len())))
+            }
+            Some(at) => Err(HostError::Token(format!("has another as number {}", at + 1))),
+            None => Ok(Self(text.to_owned())),
+        }
     }
 }
 
@@ -188,6 +195,24 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
+    /// What contradicts itself whichever VF it would be.
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
+        let zero = MacAddr::ZERO;
+        match self.mac {
+            Some(mac) if mac == zero && self.spoofchk != Some(false) => {
+                return Err(ModelError::SpoofchkWithoutMac);
+            }
+            Some(mac) => drop(mac.station()?),
+            None => {}
+        }
+        let rate = RateLimits {
+            min: self.min_rate.unwrap_or_default(),
+            max: self.max_rate.unwrap_or_default(),
+        };
+        let vlan = self.vlan.unwrap_or_default();
+        VfSettings { rate, vlan, ..VfSettings::scrubbed() }.validate()
+    }
+
     /// Any VF, with defaults throughout.
     pub fn new(token: OwnerToken) -> Self {
         Self {

@@ -3,8 +3,7 @@
 
 use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_model::{
-    Guid, LinkState, MacAddr, Mbps, ModelError, Mtu, RateLimits, VfIndex, VfSettings, VlanProtocol,
-    VlanTag,
+    Guid, LinkState, MacAddr, Mbps, Mtu, RateLimits, VfIndex, VfSettings, VlanProtocol, VlanTag,
 };
 
 use crate::choose::kept;
@@ -107,10 +106,7 @@ impl Session<'_> {
             None => Mtu::new(pf_mtu.clamp(Mtu::MIN, Mtu::MAX))?,
         };
         let mac = match request.mac {
-            Some(mac) if spoofchk && mac.is_zero() => {
-                return Err(ModelError::SpoofchkWithoutMac.into());
-            }
-            Some(mac) => self.unused(mac.station()?, vlan, pf)?,
+            Some(mac) => self.unused(mac, vlan, pf)?,
             None => self.draw_mac(vlan, pf)?,
         };
         let settings =

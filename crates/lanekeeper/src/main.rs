@@ -100,7 +100,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             if !matches!(failure, Failure::Unread) {
-                output::note(format!("lanekeeper: {failure}"));
+                output::note(output::harmless(&format!("lanekeeper: {failure}")));
             }
             ExitCode::from(failure.exit_code())
         }

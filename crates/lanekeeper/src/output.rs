@@ -21,6 +21,13 @@ pub(crate) fn print(text: impl Display) -> Result<(), Failure> {
     }
 }
 
+/// Text that others had a part in, as it may go to a terminal: a process's or an interface's name, and
+/// a recording most of all, may have characters in it that command one.
+pub(crate) fn harmless(text: &str) -> String {
+    let harmless = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    text.chars().map(harmless).collect()
+}
+
 /// Write this and a line's end to standard error, if anybody reads it.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{text}");

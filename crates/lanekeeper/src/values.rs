@@ -19,6 +19,14 @@ pub(crate) fn mbps(text: &str) -> Result<Mbps, String> {
     whole(text).map(Mbps).map_err(|error| format!("{error} of Mb/s, as in 10000 for 10 Gb/s"))
 }
 
+/// Seconds that something may take: one to a day's.
+pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    match whole(text)? {
+        seconds @ 1..=86_400 => Ok(std::time::Duration::from_secs(seconds.into())),
+        other => Err(format!("{other} seconds are out of range; use 1 to 86400 (a day)")),
+    }
+}
+
 /// `on` or `off`.
 pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text {
@@ -46,6 +54,8 @@ mod tests {
             (mbps("10G").map(drop), "'10G'"),
             (switch("yes").map(drop), "'yes'"),
             (vf("-1").map(drop), "'-1'"),
+            (seconds("0").map(drop), "0 seconds"),
+            (seconds("86401").map(drop), "86401"),
         ] {
             let text = refusal.expect_err(value);
             assert!(text.contains(value), "{text}");

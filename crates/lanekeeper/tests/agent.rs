@@ -130,6 +130,35 @@ fn prometheus_reads_its_metrics_on_a_socket() {
 }
 
 #[test]
+fn an_agent_whose_events_nobody_reads_answers_and_ends_all_the_same() {
+    let place = Place::new();
+    let socket = place.path("agent.sock");
+    let (unread, mut full) = std::io::pipe().expect("a pipe");
+    // As much as a pipe holds (pipe(7)): the next write waits for a reader.
+    full.write_all(&[b'\n'; 64 * 1024]).expect("filled");
+    let mut command = place.command();
+    command.arg("--listen").arg(&socket).stdout(full).stderr(Stdio::null());
+    let (_teller, events) = mpsc::channel();
+    let mut agent = Agent { process: command.spawn().expect("starts"), events };
+    let until = Instant::now() + LONG;
+    let ready = || {
+        let mut stream = UnixStream::connect(&socket).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.contains("lanekeeper_agent_info").then_some(())
+    };
+    while ready().is_none() {
+        assert!(Instant::now() < until, "no answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let begun = Instant::now();
+    assert!(agent.end(Signal::TERM).success());
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+    drop(unread);
+}
+
+#[test]
 fn a_second_agent_is_refused_with_a_word_and_a_killed_one_is_followed() {
     let place = Place::new();
     let mut first = place.start(|_| {});

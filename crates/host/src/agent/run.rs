@@ -1,6 +1,7 @@
 //! Doing what the agent decides: each piece of work on a thread of its own, and one line on which
 //! what came of it, the kernel's events, and orders from outside come in.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,15 +9,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lanekeeper_hw::watch::{Event, Watch};
 
-use super::work::{self, Settlement, Work};
-use super::{Action, Agent, Input, Metrics, Now, Report};
-use crate::error::HostError;
+use super::work::{self, Look, Saw, Settlement};
+use super::{Action, Agent, Input, Memory, Metrics, Now, Report};
 use crate::file::HostFile;
-use crate::health::AgentSeat;
+use crate::health::{AgentSeat, Withheld};
 use crate::owner::Owner;
 
 /// How long the kernel's events are waited for before it is seen whether anybody still wants them.
 const WATCH: Duration = Duration::from_millis(500);
+/// Until what could not be written to the state folder is tried again.
+const UNWRITTEN: Duration = Duration::from_secs(5);
 /// How long work that is under way may take when the agent ends. What is cut short is finished or
 /// undone by the next start.
 const FAREWELL: Duration = Duration::from_secs(20);
@@ -86,10 +88,38 @@ impl Running {
     }
 }
 
+/// What is to be in the state folder and is not yet: its disk may be full for a while, and PFs are
+/// to be looked after meanwhile.
+#[derive(Default)]
+struct Unwritten {
+    withheld: Option<BTreeMap<String, Withheld>>,
+    memory: Option<Memory>,
+    trouble: Option<String>,
+}
+
+impl Unwritten {
+    fn is_due(&self) -> bool {
+        self.withheld.is_some() || self.memory.is_some()
+    }
+
+    /// Write it. What is amiss, if it was not said before.
+    fn write(&mut self, owner: &Owner, seat: &AgentSeat) -> Option<Report> {
+        let withheld = self.withheld.as_ref().map_or(Ok(()), |withheld| seat.publish(withheld));
+        let memory = self.memory.as_ref().map_or(Ok(()), |memory| memory.save(owner.ledger()));
+        if withheld.is_ok() {
+            self.withheld = None;
+        }
+        if memory.is_ok() {
+            self.memory = None;
+        }
+        let trouble = withheld.and(memory).err().map(|error| error.to_string());
+        let is_new = trouble != self.trouble;
+        self.trouble.clone_from(&trouble);
+        trouble.filter(|_| is_new).map(|why| Report::Trouble { why })
+    }
+}
+
 /// Run an agent until it is told to stop.
-///
-/// # Errors
-/// [`HostError::Ledger`] if its file in the state folder cannot be written.
 pub fn run(
     mut agent: Agent,
     owner: &Arc<Owner>,
@@ -98,16 +128,18 @@ pub fn run(
     inbox: Inbox,
     running: &Running,
     mut tell: impl FnMut(&Report),
-) -> Result<(), HostError> {
+) {
     let Inbox { line, messages } = inbox;
     listen(watch, line.clone());
     let mut settling = 0_usize;
+    let mut unwritten = Unwritten::default();
     let mut stop: Option<Instant> = None;
     tell(&Report::Started { version: env!("CARGO_PKG_VERSION").to_owned() });
     loop {
         let now = running.now();
         let wait = match stop {
             Some(until) => until.saturating_duration_since(Instant::now()),
+            None if unwritten.is_due() => agent.next().saturating_sub(now.up).min(UNWRITTEN),
             None => agent.next().saturating_sub(now.up),
         };
         let input = match messages.recv_timeout(wait) {
@@ -127,7 +159,7 @@ pub fn run(
         if let Some(until) = stop {
             if settling == 0 || Instant::now() >= until {
                 tell(&Report::Stopped);
-                return Ok(());
+                return;
             }
             continue;
         }
@@ -136,57 +168,75 @@ pub fn run(
         for action in actions {
             settling += usize::from(matches!(action, Action::Settle(_)));
             match action {
-                Action::Publish(withheld) => seat.publish(&withheld)?,
-                Action::Keep(memory) => memory.save(owner.ledger())?,
+                Action::Publish(withheld) => unwritten.withheld = Some(withheld),
+                Action::Keep(memory) => unwritten.memory = Some(memory),
                 Action::Tell(report) => tell(&report),
-                Action::List => on_a_thread(owner, &line, "list", Input::Listed, |owner| {
-                    work::list(owner).map_err(|error| error.to_string())
-                }),
-                Action::Look(pf) => {
-                    on_a_thread(owner, &line, "look", Input::Looked, move |owner| {
-                        work::look(owner, pf)
-                    });
-                }
-                Action::Count(pf) => {
-                    let counted = move |frames| Input::Counted(pf, frames);
-                    on_a_thread(owner, &line, "count", counted, move |owner| {
-                        work::count(owner, pf)
-                    });
-                }
-                Action::Settle(work) => {
-                    on_a_thread(owner, &line, "settle", Input::Settled, move |owner| {
-                        settle(owner, *work)
-                    });
-                }
+                action => start(owner, &line, action),
             }
+        }
+        if let Some(report) = unwritten.write(owner, seat) {
+            tell(&report);
         }
     }
 }
 
-/// Work whose fault is its own: whatever it ends with, that it ended is told.
-fn settle(owner: &Owner, work: Work) -> Settlement {
-    let (pf, key) = (work.pf, work.key.clone());
-    let settled = catch_unwind(AssertUnwindSafe(|| work::settle(owner, work)));
-    settled.unwrap_or_else(|_| {
-        let failed = Some("the work itself broke off; this is a fault of lanekeeper".to_owned());
-        Settlement { pf, key, failed, ..Settlement::default() }
-    })
+/// Begin what takes its time. Whatever it ends with, that it ended is told.
+fn start(owner: &Arc<Owner>, line: &Sender<Message>, action: Action) {
+    match action {
+        Action::List => on_a_thread(
+            owner,
+            line,
+            |why| Input::Listed(Err(why)),
+            |owner| Input::Listed(work::list(owner).map_err(|error| error.to_string())),
+        ),
+        Action::Look(pf) => on_a_thread(
+            owner,
+            line,
+            move |why| {
+                let saw = Saw::Failed(why);
+                Input::Looked(Look { pf, saw, record: None, steady: true })
+            },
+            move |owner| Input::Looked(work::look(owner, pf)),
+        ),
+        Action::Count(pf) => on_a_thread(
+            owner,
+            line,
+            move |why| Input::Counted(pf, Err(why)),
+            move |owner| Input::Counted(pf, work::count(owner, pf)),
+        ),
+        Action::Settle(work) => {
+            let (pf, key) = (work.pf, work.key.clone());
+            on_a_thread(
+                owner,
+                line,
+                move |why| {
+                    let (key, failed) = (key.clone(), Some(why));
+                    Input::Settled(Settlement { pf, key, failed, ..Settlement::default() })
+                },
+                |owner| Input::Settled(work::settle(owner, *work)),
+            );
+        }
+        Action::Publish(_) | Action::Keep(_) | Action::Tell(_) => {}
+    }
 }
 
-fn on_a_thread<T: Send + 'static>(
+/// Do work on a thread of its own and hand in what came of it, be it that it broke off or could not
+/// even begin.
+fn on_a_thread(
     owner: &Arc<Owner>,
     line: &Sender<Message>,
-    name: &str,
-    input: impl FnOnce(T) -> Input + Send + 'static,
-    work: impl FnOnce(&Owner) -> T + Send + 'static,
+    failed: impl Fn(String) -> Input + Clone + Send + 'static,
+    work: impl FnOnce(&Owner) -> Input + Send + 'static,
 ) {
-    let (owner, line) = (Arc::clone(owner), line.clone());
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let done = input(work(&owner));
-        let _ = line.send(Message::Input(Box::new(done)));
+    let to_line = |line: &Sender<Message>, input| drop(line.send(Message::Input(Box::new(input))));
+    let (on_thread, its_line, broken) = (Arc::clone(owner), line.clone(), failed.clone());
+    let begun = std::thread::Builder::new().name("work".to_owned()).spawn(move || {
+        let done = catch_unwind(AssertUnwindSafe(|| work(&on_thread)));
+        let why = "the work itself broke off; this is a fault of lanekeeper";
+        to_line(&its_line, done.unwrap_or_else(|_| broken(why.to_owned())));
     });
-    if let Err(error) = started {
-        tracing::error!(%error, "no thread for {name}");
+    if let Err(error) = begun {
+        to_line(line, failed(format!("no thread for it: {error}")));
     }
 }
 

@@ -20,6 +20,8 @@ use crate::request::{DriverWanted, RdmaNeed};
 
 /// The version of the format that this program reads.
 pub const VERSION: u32 = 1;
+/// Bytes of the largest host file.
+const LARGEST: u64 = 1 << 20;
 /// Most VFs of a PF in a bond whose VFs share both ports (VF-LAG; mlx5's firmware refuses it with
 /// 65 and only warns, ovs-tests).
 pub const VF_LAG_LIMIT: u16 = 64;
@@ -181,7 +183,7 @@ impl HostFile {
     /// # Errors
     /// [`FileError`] with the line, or the key and its value.
     pub fn load(path: &Path) -> Result<Self, FileError> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path, LARGEST)
             .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
@@ -193,7 +195,7 @@ impl HostFile {
     pub fn parse(text: &str, path: &Path) -> Result<Self, FileError> {
         let file: Self = serde_saphyr::from_str(text).map_err(|error| FileError::Syntax {
             path: path.to_owned(),
-            message: keys::with_nearest_key(&error.to_string()),
+            message: keys::in_our_words(&error.to_string()),
         })?;
         file.validate()?;
         Ok(file)
@@ -274,6 +276,25 @@ impl ClaimDefaults {
         }
         Ok(())
     }
+}
+
+/// A text file's content, if it has no more than so many bytes: a device or a wrong file must not
+/// fill the memory.
+///
+/// # Errors
+/// What the system says; a word of its own for a file that is larger or no text.
+pub fn read_text(path: &Path, most: u64) -> std::io::Result<String> {
+    use std::io::{Error, ErrorKind, Read as _};
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let larger = format!("it has more than {most} bytes; is it the right file?");
+        return Err(Error::new(ErrorKind::FileTooLarge, larger));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::new(ErrorKind::InvalidData, format!("it is no UTF-8 text (byte {at})"))
+    })
 }
 
 pub(crate) fn value(

@@ -1,7 +1,8 @@
 //! The host's journal of what it owns: one JSON file a PF in the state folder, written before the
 //! hardware is touched. A file is replaced whole (temporary file, fsync, rename, fsync of the
-//! folder), so a crash leaves the old one or the new one. A file that cannot be read is an error:
-//! it is never guessed and never overwritten.
+//! folder), so a crash leaves the old one or the new one, and has a checksum, so that a VLAN in which
+//! a bit turned over is no other tenant's. A file that cannot be read is an error: it is never guessed
+//! and never overwritten.
 
 mod lock;
 mod record;
@@ -12,8 +13,10 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
+use crate::request::hex;
 pub(crate) use lock::FileLock;
 pub use record::{
     ClaimRecord, Identity, Intent, Life, PfRecord, PfTarget, Unconfirmed, VfOriginal, VfRecord,
@@ -54,7 +57,7 @@ pub enum LedgerError {
         /// File.
         path: PathBuf,
         /// Its version.
-        found: u32,
+        found: u64,
         /// The newest that is known.
         known: u32,
     },
@@ -171,7 +174,7 @@ impl LockedPf {
     /// Replace the record. When this returns it is on the disk.
     pub(crate) fn save(&self, record: &PfRecord) -> Result<(), LedgerError> {
         let path = path_of(&self.folder, &self.key);
-        let text = serde_json::to_vec_pretty(record).map_err(|error| LedgerError::Io {
+        let text = encode(record).map_err(|error| LedgerError::Io {
             path: path.clone(),
             doing: "encode",
             source: error.into(),
@@ -204,24 +207,37 @@ fn io(path: &Path, doing: &'static str) -> impl FnOnce(std::io::Error) -> Ledger
     move |source| LedgerError::Io { path: path.to_owned(), doing, source }
 }
 
+/// Key of the checksum beside the record's own.
+const SUM: &str = "sha256";
+
+fn encode(record: &PfRecord) -> serde_json::Result<Vec<u8>> {
+    let mut value = serde_json::to_value(record)?;
+    value[SUM] = checksum(record)?.into();
+    serde_json::to_vec_pretty(&value)
+}
+
+/// Of what is said, not of how it is spaced or ordered.
+fn checksum(record: &PfRecord) -> serde_json::Result<String> {
+    Ok(hex(&Sha256::digest(serde_json::to_vec(record)?)))
+}
+
 fn read(path: &Path) -> Result<PfRecord, LedgerError> {
-    #[derive(Deserialize)]
-    struct Versioned {
-        version: u32,
-    }
-    let damaged = |error: serde_json::Error| LedgerError::Damaged {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
+    let damaged = |reason: String| LedgerError::Damaged { path: path.to_owned(), reason };
     let text = std::fs::read(path).map_err(io(path, "read"))?;
-    let Versioned { version } = serde_json::from_slice(&text).map_err(damaged)?;
-    if version > VERSION {
-        return Err(LedgerError::Newer { path: path.to_owned(), found: version, known: VERSION });
+    let mut value: Value =
+        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    let version = value.get("version").and_then(Value::as_u64);
+    if let Some(found) = version.filter(|version| *version > u64::from(VERSION)) {
+        return Err(LedgerError::Newer { path: path.to_owned(), found, known: VERSION });
     }
-    let record: PfRecord = serde_json::from_slice(&text).map_err(damaged)?;
-    record
-        .contradiction()
-        .map_or(Ok(record), |reason| Err(LedgerError::Damaged { path: path.to_owned(), reason }))
+    let sum = value.as_object_mut().and_then(|fields| fields.remove(SUM));
+    let record: PfRecord =
+        serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
+    let of_content = checksum(&record).map_err(|error| damaged(error.to_string()))?;
+    if sum.is_none_or(|sum| sum != of_content) {
+        return Err(damaged(format!("its {SUM} is not that of its content")));
+    }
+    record.contradiction().map_or(Ok(record), |reason| Err(damaged(reason)))
 }
 
 #[cfg(test)]
@@ -268,6 +284,27 @@ mod tests {
             let error = locked.load().expect_err("damaged");
             assert!(matches!(error, LedgerError::Damaged { .. }), "{length}: {error}");
             assert_eq!(std::fs::read(&path).expect("read"), whole[..length]);
+        }
+    }
+
+    #[test]
+    fn a_bit_that_turned_over_anywhere_is_found() {
+        let folder = tempfile::tempdir().expect("folder");
+        let ledger = Ledger::open(folder.path()).expect("open");
+        let locked = ledger.lock("pf-a", soon()).expect("lock");
+        locked.save(&record()).expect("save");
+        let path = path_of(folder.path(), "pf-a");
+        let whole = std::fs::read(&path).expect("read");
+        for at in 0..whole.len() * 8 {
+            let mut turned = whole.clone();
+            turned[at / 8] ^= 1 << (at % 8);
+            std::fs::write(&path, &turned).expect("written");
+            // What only moved a space says the same.
+            let read = ledger.read("pf-a");
+            let harmless = read.as_ref().is_ok_and(|read| *read == record());
+            let found =
+                matches!(read, Err(LedgerError::Damaged { .. } | LedgerError::Newer { .. }));
+            assert!(found || harmless, "bit {at}: {read:?}");
         }
     }
 

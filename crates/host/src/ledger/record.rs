@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use lanekeeper_hw::inventory::PfReading;
 use lanekeeper_model::{EswitchMode, Guid, MacAddr, Mtu, PfAddr, RoceSetting, VfIndex, VfSettings};
@@ -232,12 +232,22 @@ pub enum Intent {
 pub struct Unconfirmed {
     /// When it is rolled back.
     pub until: SystemTime,
+    /// How long it had when that was written: a clock that went back gives it no more.
+    pub within: Duration,
     /// The PF before it.
     pub before: PfSnapshot,
     /// The target before it.
     pub target: Option<PfTarget>,
     /// The VFs' records before it.
     pub vfs: BTreeMap<VfIndex, VfRecord>,
+}
+
+impl Unconfirmed {
+    /// Time until it is rolled back; `None` if the clock went back since that was written.
+    pub fn left(&self, now: SystemTime) -> Option<Duration> {
+        let left = self.until.duration_since(now).unwrap_or_default();
+        (left <= self.within).then_some(left)
+    }
 }
 
 /// One PF.

@@ -131,6 +131,24 @@ fn what_nobody_confirms_is_rolled_back_even_after_a_crash() {
 }
 
 #[test]
+fn a_clock_that_goes_back_gives_an_unconfirmed_apply_no_more_time() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::Ice));
+    let before = rig.state(pf);
+    let owner = rig.owner();
+    let plan = owner.plan(&rich(&rig.fake, pf, 4)).expect("a plan");
+    let minute = Duration::from_secs(60);
+    owner.apply(&plan, Some(minute)).expect("applied");
+    // As a board without a battery begins.
+    let boot = SystemTime::UNIX_EPOCH;
+    let recovered = rig.owner().with_clock(move || boot).recover().expect("recovered");
+    let told = format!("{:?}", recovered.events);
+    assert!(told.contains("the clock went back"), "{told}");
+    assert_eq!(rig.read(pf).num_vfs, 4, "it has a minute from now");
+    rig.owner().with_clock(move || boot + minute).recover().expect("rolled back");
+    assert_eq!(rig.state(pf), before);
+}
+
+#[test]
 fn what_is_confirmed_stays() {
     let (rig, pf) = Rig::with(FakePf::new(Personality::Ice));
     let owner = rig.owner();

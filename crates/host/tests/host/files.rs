@@ -65,6 +65,37 @@ fn a_wrong_value_is_refused_with_key_value_and_remedy() {
 }
 
 #[test]
+fn what_the_parser_says_is_said_in_the_words_of_a_files_author() {
+    for (text, wanted) in [
+        (PF.replace("vfs: 4", "vfs: 70000"), "not a whole number from 0 to 65535"),
+        ("version: 1\npfs: {}\n".to_owned(), "a list is wanted here"),
+        (format!("{PF}defaults: {{vlan: 100}}\n"), "keys with values are wanted here"),
+        (format!("version: 1\n{PF}"), "version: give it once"),
+        (format!("{PF}---\n{PF}"), "several YAML documents"),
+        (String::new(), "the file ends before its first key"),
+    ] {
+        let error = refusal(&text);
+        assert!(error.contains(wanted), "'{wanted}' in: {error}");
+        assert!(!error.contains("Options") && !error.contains("from_str"), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_made_to_fill_the_memory_is_refused_at_once() {
+    let level = |depth: u32| {
+        let before = depth - 1;
+        format!("a{depth}: &a{depth} [{}]\n", vec![format!("*a{before}"); 10].join(", "))
+    };
+    let bomb: String = (1..12).map(level).collect();
+    refusal(&format!("version: 1\na0: &a0 [x]\n{bomb}pfs: *a11\n"));
+    refusal(&format!("version: 1\npfs: {}{}\n", "[".repeat(100_000), "]".repeat(100_000)));
+    for (path, wanted) in [("/dev/zero", "more than"), ("/dev", "directory")] {
+        let error = HostFile::load(Path::new(path)).expect_err("refused").to_string();
+        assert!(error.contains(path) && error.contains(wanted), "{error}");
+    }
+}
+
+#[test]
 fn the_schema_says_which_roce_settings_are_the_pfs_alone() {
     let schema = serde_json::to_string(&HostFile::schema()).expect("JSON");
     for word in ["additionalProperties\":false", "PF only.", "cm_ecn", "vendor_device"] {

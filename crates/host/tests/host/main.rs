@@ -11,5 +11,6 @@ mod histories;
 mod plans;
 mod recovery;
 mod releases;
+mod requests;
 mod rig;
 mod views;

@@ -8,7 +8,9 @@ mod serve;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::{Duration, SystemTime};
 
 use lanekeeper_host::agent::{
     Agent, Inbox, Line, Memory, Report, Running, Tuning, run as run_agent,
@@ -115,7 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (line, inbox) = Inbox::new();
     heed(signals, line, args.config.clone())?;
     let agent = Agent::new(file, Memory::load(owner.ledger()), Tuning::default());
-    run_agent(agent, &owner, &seat, Box::new(watch), inbox, &running, tell)?;
+    let told = Told::start()?;
+    run_agent(agent, &owner, &seat, Box::new(watch), inbox, &running, |report| told.tell(report));
+    told.end();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -136,15 +140,59 @@ fn heed(mut signals: Signals, line: Line, config: PathBuf) -> Result<(), Failure
     started.map(drop).map_err(|error| Failure::Work(format!("cannot wait for signals: {error}")))
 }
 
-/// To standard output, and to systemd what concerns it. A reader that is gone is no reason to end.
-fn tell(report: &Report) {
-    let _ = print(report.to_line(SystemTime::now()));
-    let state: &[NotifyState] = match report {
-        Report::Ready => &[NotifyState::Ready],
-        Report::Stopped => &[NotifyState::Stopping],
-        _ => return,
-    };
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "systemd was not told");
+/// Events that may wait to be read.
+const WAITING: usize = 10_000;
+/// How long the last of them may take at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Where events go: to standard output, on a thread of its own, for a reader that stands still must
+/// not keep PFs from being looked after; and to systemd what concerns it.
+struct Told {
+    lines: SyncSender<String>,
+    all_written: Receiver<()>,
+    untold: AtomicU64,
+}
+
+impl Told {
+    fn start() -> Result<Self, Failure> {
+        let (lines, to_write) = mpsc::sync_channel::<String>(WAITING);
+        let (done, all_written) = mpsc::channel();
+        let write = move || {
+            for line in to_write {
+                // A reader that is gone is no reason to end.
+                let _ = print(line);
+            }
+            let _ = done.send(());
+        };
+        let started = std::thread::Builder::new().name("events".to_owned()).spawn(write);
+        started.map_err(|error| Failure::Work(format!("cannot tell events: {error}")))?;
+        Ok(Self { lines, all_written, untold: AtomicU64::new(0) })
+    }
+
+    fn tell(&self, report: &Report) {
+        let untold = self.untold.load(Ordering::Relaxed);
+        if untold > 0 {
+            let why = format!("nobody read standard output: {untold} events were not told");
+            let line = Report::Trouble { why }.to_line(SystemTime::now());
+            if self.lines.try_send(line).is_ok() {
+                self.untold.store(0, Ordering::Relaxed);
+            }
+        }
+        if self.lines.try_send(report.to_line(SystemTime::now())).is_err() {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
+        let state: &[NotifyState] = match report {
+            Report::Ready => &[NotifyState::Ready],
+            Report::Stopped => &[NotifyState::Stopping],
+            _ => return,
+        };
+        if let Err(error) = sd_notify::notify(state) {
+            tracing::warn!(%error, "systemd was not told");
+        }
+    }
+
+    fn end(self) {
+        drop(self.lines);
+        let _ = self.all_written.recv_timeout(FAREWELL);
     }
 }

@@ -4,9 +4,9 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a request's head. Prometheus sends a few hundred.
 const MOST: usize = 8 * 1024;
+
+/// Connections that are served at once.
+const AT_ONCE: usize = 64;
 
 /// Where metrics are to be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,13 +69,7 @@ pub(super) fn start(
         Listen::Tcp(address) => {
             let listener = TcpListener::bind(address)?;
             let bound = listener.local_addr()?;
-            spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    let _ = stream.set_read_timeout(Some(PATIENCE));
-                    let _ = stream.set_write_timeout(Some(PATIENCE));
-                    let _ = answer(stream, &*metrics);
-                }
-            })?;
+            spawn(move || serve(listener.incoming(), &metrics))?;
             Ok(Listen::Tcp(bound))
         }
         Listen::Unix(path) => {
@@ -81,15 +78,52 @@ pub(super) fn start(
                 std::fs::remove_file(path)?;
             }
             let listener = UnixListener::bind(path)?;
-            spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    let _ = stream.set_read_timeout(Some(PATIENCE));
-                    let _ = stream.set_write_timeout(Some(PATIENCE));
-                    let _ = answer(stream, &*metrics);
-                }
-            })?;
+            spawn(move || serve(listener.incoming(), &metrics))?;
             Ok(listen.clone())
         }
+    }
+}
+
+/// A connection, whose patience can be set.
+trait Stream: Read + Write + Send + 'static {
+    fn be_patient(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn be_patient(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Stream for UnixStream {
+    fn be_patient(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+/// Each connection on a thread of its own, so that those which say nothing keep nobody waiting. One
+/// too many is closed.
+fn serve<S: Stream>(
+    incoming: impl Iterator<Item = io::Result<S>>,
+    metrics: &Arc<dyn Fn() -> String + Send + Sync>,
+) {
+    let served = Arc::new(());
+    for stream in incoming {
+        let Ok(stream) = stream else {
+            // Out of descriptors, most likely: they come back.
+            std::thread::sleep(PATIENCE / 10);
+            continue;
+        };
+        if Arc::strong_count(&served) > AT_ONCE || stream.be_patient(PATIENCE).is_err() {
+            continue;
+        }
+        let (one, metrics) = (Arc::clone(&served), Arc::clone(metrics));
+        let _ = spawn(move || {
+            let _ = answer(stream, &*metrics);
+            drop(one);
+        });
     }
 }
 
@@ -139,10 +173,8 @@ fn head(stream: &mut impl Read) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpStream;
-    use std::os::unix::net::UnixStream;
 
-    fn serve() -> SocketAddr {
+    fn serve_one() -> SocketAddr {
         let address = "127.0.0.1:0".parse().expect("an address");
         let listen = start(&address, Arc::new(|| "lanekeeper_up 1\n".to_owned())).expect("listens");
         match listen {
@@ -160,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_request_for_metrics_gets_them_and_another_is_told_where_they_are() {
-        let address = serve();
+        let address = serve_one();
         let connect = || TcpStream::connect(address).expect("connects");
         let answer = ask(&mut connect(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -175,14 +207,33 @@ mod tests {
     }
 
     #[test]
-    fn whoever_connects_and_says_nothing_holds_others_up_for_seconds_only() {
-        let address = serve();
-        let _silent = TcpStream::connect(address).expect("connects");
+    fn those_who_connect_and_say_nothing_hold_nobody_up() {
+        let address = serve_one();
+        let silent = (0..20).map(|_| TcpStream::connect(address).expect("connects"));
+        let silent: Vec<TcpStream> = silent.collect();
         let begun = Instant::now();
         let mut stream = TcpStream::connect(address).expect("connects");
         let answer = ask(&mut stream, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.ends_with("lanekeeper_up 1\n"), "{answer}");
-        assert!(begun.elapsed() < 3 * PATIENCE, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        drop(silent);
+    }
+
+    #[test]
+    fn a_request_without_end_or_sense_is_closed_and_the_next_is_answered() {
+        let address = serve_one();
+        let endless = [b'x'; 2 * MOST];
+        for request in [&endless[..], b"\xff\x00\r\n\r\n", b"GET\r\n\r\n", b"\r\n\r\n"] {
+            let mut stream = TcpStream::connect(address).expect("connects");
+            // It may be closed before all is sent.
+            let _ = stream.write_all(request);
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 40"), "{answer:?}");
+        }
+        let mut stream = TcpStream::connect(address).expect("connects");
+        let answer = ask(&mut stream, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.ends_with("lanekeeper_up 1\n"), "{answer}");
     }
 
     #[test]

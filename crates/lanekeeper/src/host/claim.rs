@@ -1,11 +1,13 @@
 //! `lanekeeper host claim` and `release`.
 
+use std::env::VarError;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use lanekeeper_host::file::read_text;
 use lanekeeper_host::{
     AffinityWanted, ClaimId, ClaimRequest, DriverWanted, OwnerToken, RdmaNeed, Released, VmFacts,
     Which,
@@ -21,12 +23,17 @@ use super::Place;
 use crate::Failure;
 use crate::values::{mbps, number, switch, vf};
 
+/// Bytes of the largest file with a token, which has 128 characters at most.
+const LARGEST_TOKEN: u64 = 4 << 10;
+/// Bytes of the largest request.
+const LARGEST_REQUEST: u64 = 64 << 10;
+
 /// Who it is for. The token is a secret: whoever has it can release the VF.
 #[derive(clap::Args)]
 struct Owner {
-    /// Owner token: 8 to 128 printable characters. Better in --token-file or LANEKEEPER_TOKEN, for
-    /// a command line can be read by others.
-    #[arg(long, value_name = "TOKEN", env = "LANEKEEPER_TOKEN", hide_env_values = true)]
+    /// Owner token: 8 to 128 printable characters. Better in --token-file or the environment's
+    /// LANEKEEPER_TOKEN, for a command line can be read by others.
+    #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
     /// File with the owner token as its only line.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
@@ -37,12 +44,18 @@ impl Owner {
     fn token(&self) -> Result<OwnerToken, Failure> {
         let text = match (&self.token, &self.token_file) {
             (Some(token), _) => token.clone(),
-            (None, Some(file)) => read(file)?.trim_end_matches(['\n', '\r']).to_owned(),
-            (None, None) => {
-                return Err(Failure::Usage(
-                    "whose is it? give --token-file, LANEKEEPER_TOKEN or --token".to_owned(),
-                ));
+            (None, Some(file)) => {
+                read(file, LARGEST_TOKEN)?.trim_end_matches(['\n', '\r']).to_owned()
             }
+            (None, None) => std::env::var("LANEKEEPER_TOKEN").map_err(|error| {
+                Failure::Usage(match error {
+                    VarError::NotPresent => {
+                        "whose is it? give --token-file, LANEKEEPER_TOKEN or --token".to_owned()
+                    }
+                    // Its text is a secret.
+                    VarError::NotUnicode(_) => "LANEKEEPER_TOKEN is no text".to_owned(),
+                })
+            })?,
         };
         text.parse().map_err(|error: lanekeeper_host::HostError| Failure::Usage(error.to_string()))
     }
@@ -57,10 +70,16 @@ QEMU, elements for libvirt. The same token with the same request gets the same c
 pub(super) struct ClaimArgs {
     #[command(flatten)]
     owner: Owner,
-    /// Take everything but the token from this JSON file (`-`: standard input) and nothing from
-    /// other options.
-    #[arg(long, value_name = "FILE")]
+    /// Take everything but the token from this JSON file (`-`: standard input).
+    #[arg(long, value_name = "FILE", conflicts_with = "Wanted")]
     request: Option<PathBuf>,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+/// What is asked for.
+#[derive(clap::Args)]
+struct Wanted {
     /// Pool to take a VF from.
     #[arg(long)]
     pool: Option<String>,
@@ -115,9 +134,9 @@ pub(super) struct ClaimArgs {
     /// Refuse a VF that is further away, rather than take the nearest.
     #[arg(long)]
     strict: bool,
-    /// Driver to hand the VF over with.
-    #[arg(long, value_enum, default_value_t = Driver::VfioPci)]
-    driver: Driver,
+    /// Driver to hand the VF over with; the host file's default, or vfio-pci.
+    #[arg(long, value_enum)]
+    driver: Option<Driver>,
     /// The VM's RAM in MiB, to be told how much memory must be lockable.
     #[arg(long, value_name = "MIB")]
     vm_memory: Option<u64>,
@@ -261,9 +280,15 @@ pub(super) fn release(place: &Place, args: &ReleaseArgs) -> Result<ExitCode, Fai
 impl ClaimArgs {
     fn into_request(self) -> Result<ClaimRequest, Failure> {
         let token = self.owner.token()?;
-        if let Some(file) = &self.request {
-            return from_file(file, token);
+        match &self.request {
+            Some(file) => from_file(file, token),
+            None => self.wanted.into_request(token),
         }
+    }
+}
+
+impl Wanted {
+    fn into_request(self, token: OwnerToken) -> Result<ClaimRequest, Failure> {
         let vlan = self.vlan.map(|id| VlanTag {
             id,
             pcp: self.pcp.unwrap_or_default(),
@@ -297,7 +322,7 @@ impl ClaimArgs {
                 Rdma::None => RdmaNeed::None,
             }),
             affinity: to.map(|to| AffinityWanted { to, strictness }),
-            driver: Some(match self.driver {
+            driver: self.driver.map(|driver| match driver {
                 Driver::VfioPci => DriverWanted::VfioPci,
                 Driver::Kernel => DriverWanted::Kernel,
             }),
@@ -317,7 +342,8 @@ fn from_file(file: &Path, token: OwnerToken) -> Result<ClaimRequest, Failure> {
     let wrong = |error: serde_json::Error| {
         Failure::Usage(format!("{}: {error}; see `host claim --help`", file.display()))
     };
-    let mut value: serde_json::Value = serde_json::from_str(&read(file)?).map_err(wrong)?;
+    let mut value: serde_json::Value =
+        serde_json::from_str(&read(file, LARGEST_REQUEST)?).map_err(wrong)?;
     let Some(fields) = value.as_object_mut() else {
         return Err(Failure::Usage(format!("{}: a request is a JSON object", file.display())));
     };
@@ -331,11 +357,8 @@ fn from_file(file: &Path, token: OwnerToken) -> Result<ClaimRequest, Failure> {
     serde_json::from_value(value).map_err(wrong)
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
-    let text = if file == Path::new("-") {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(file)
-    };
-    text.map_err(|error| Failure::Usage(format!("cannot read {}: {error}", file.display())))
+fn read(file: &Path, most: u64) -> Result<String, Failure> {
+    let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
+    read_text(file, most)
+        .map_err(|error| Failure::Usage(format!("cannot read {}: {error}", file.display())))
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
+use lanekeeper_host::file::read_text;
 use lanekeeper_host::{Drift, HostError, HostFile, Owner, Plan, Recovered, STATE_FOLDER};
 use lanekeeper_hw::SriovHardware;
 use lanekeeper_hw::guarded::Guarded;
@@ -21,11 +22,13 @@ use lanekeeper_hw::recorded::{Bundle, Facts, Recorded};
 use serde::Serialize;
 
 use crate::Failure;
-use crate::output::print;
-use crate::values::vf;
+use crate::output::{harmless, print};
+use crate::values::{seconds, vf};
 
 /// The host file, unless another is named.
 const HOST_FILE: &str = "/etc/lanekeeper/host.yaml";
+/// Bytes of the largest bundle: a host with 16 PFs of 256 VFs each makes some 10 MB.
+const LARGEST_BUNDLE: u64 = 256 << 20;
 /// What `plan` and `check` end with when host and file differ.
 const DIFFERS: u8 = 2;
 
@@ -74,8 +77,8 @@ enum Command {
         #[command(flatten)]
         file: File,
         /// Roll back unless `confirm` comes within so many seconds.
-        #[arg(long, value_name = "SECONDS")]
-        timeout: Option<u64>,
+        #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+        timeout: Option<Duration>,
     },
     /// Keep what `apply --timeout` did.
     Confirm,
@@ -98,8 +101,8 @@ enum Command {
         #[command(flatten)]
         hand: claim::HandArgs,
         /// Seconds that the guest may take.
-        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-        within: u64,
+        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+        within: Duration,
     },
     /// Scrub a quarantined VF once more.
     Requalify {
@@ -155,9 +158,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Claim(args) => claim::claim(&place, *args),
         Command::Release(args) => claim::release(&place, &args),
         Command::Attach { hand, bus } => claim::attach(&place, &hand, bus.as_deref()),
-        Command::Detach { hand, within } => {
-            claim::detach(&place, &hand, Duration::from_secs(within))
-        }
+        Command::Detach { hand, within } => claim::detach(&place, &hand, within),
         Command::Requalify { pf, vf } => {
             let life = place.ready_owner()?.clear_quarantine(&pf, vf)?;
             place.tell(&life, || format!("VF {vf} of pf {pf} is {life}"))?;
@@ -184,7 +185,7 @@ impl Place {
         let wrong = |error: &dyn std::fmt::Display| {
             Failure::Work(format!("cannot replay {}: {error}", file.display()))
         };
-        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+        let text = read_text(file, LARGEST_BUNDLE).map_err(|error| wrong(&error))?;
         let bundle = Bundle::from_json(&text).map_err(|error| wrong(&error))?;
         Ok(Arc::new(Recorded::new(bundle)))
     }
@@ -226,7 +227,7 @@ impl Place {
 
     /// Print a result as asked.
     fn tell(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        if self.json { print_json(value) } else { print(text()) }
+        if self.json { print_json(value) } else { print(harmless(&text())) }
     }
 }
 
@@ -296,21 +297,22 @@ fn plan_text(plan: &Plan) -> String {
     lines.join("\n")
 }
 
-fn apply(place: &Place, file: &File, timeout: Option<u64>) -> Result<ExitCode, Failure> {
+fn apply(place: &Place, file: &File, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
     let file = load(&file.file)?;
     let owner = place.ready_owner()?;
     let plan = owner.plan(&file)?;
-    if !place.json {
-        print(plan_text(&plan))?;
-    }
-    let applied = owner.apply(&plan, timeout.map(Duration::from_secs))?;
+    // That nobody reads it is no reason to leave the host as it is.
+    let told = if place.json { Ok(()) } else { print(harmless(&plan_text(&plan))) };
+    let applied = owner.apply(&plan, timeout)?;
+    told?;
     place.tell(&applied, || {
         let mut lines = applied.notes.clone();
         lines.push(match (applied.steps, timeout) {
             (0, _) => "done: nothing was written".to_owned(),
             (steps, None) => format!("done: {steps} steps"),
-            (steps, Some(seconds)) => format!(
-                "done: {steps} steps; rolled back in {seconds} s unless you run: {} host confirm",
+            (steps, Some(time)) => format!(
+                "done: {steps} steps; rolled back in {} s unless you run: {} host confirm",
+                time.as_secs(),
                 crate::program()
             ),
         });

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use comfy_table::{Table, presets};
 use lanekeeper_host::ledger::{Identity, PfRecord};
-use lanekeeper_host::{ClaimId, PfSeen};
+use lanekeeper_host::{ClaimId, HostError, PfSeen};
 use lanekeeper_hw::inventory::{PfReading, RdmaDevice, TotalVfs, VfReading};
 use lanekeeper_model::{PciAddr, PfAddr, VfIndex};
 use lanekeeper_topology::{Distance, PciTree, PeerPath};
@@ -20,6 +20,8 @@ struct Shown {
     pfs: Vec<ShownPf>,
     /// PFs that the ledger knows and that are not there.
     gone: Vec<Gone>,
+    /// Files of the ledger that cannot be used, and why.
+    damaged: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -56,11 +58,18 @@ struct Gone {
     claims: Vec<ClaimId>,
 }
 
-/// Show the host. A PF that does not answer is shown as such, and the exit status tells.
+/// Show the host. A PF that does not answer is shown as such, as is a file of the ledger that cannot
+/// be used, and the exit status tells.
 pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
     let owner = place.owner()?;
     let seen = owner.readings()?;
-    let records = owner.records()?;
+    let (mut records, mut damaged) = (Vec::new(), Vec::new());
+    for (_, record) in owner.ledger().read_all().map_err(HostError::from)? {
+        match record {
+            Ok(record) => records.push(record),
+            Err(error) => damaged.push(error.to_string()),
+        }
+    }
     let tree = match owner.hardware.pci_tree() {
         Ok(nodes) => PciTree::new(nodes).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
@@ -69,13 +78,14 @@ pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
         tracing::warn!("distances are not told: {error}");
         PciTree::default()
     });
-    let all_answered = seen.iter().all(|pf| pf.reading.is_ok());
+    let all_well = seen.iter().all(|pf| pf.reading.is_ok()) && damaged.is_empty();
     let shown = Shown {
         gone: records.iter().filter(|record| !is_there(record, &seen)).map(gone).collect(),
         pfs: seen.into_iter().map(|pf| shown(pf, &records, &tree)).collect(),
+        damaged,
     };
     place.tell(&shown, || text(&shown))?;
-    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn identity(pf: &PfSeen) -> Option<Identity> {
@@ -146,6 +156,7 @@ fn text(shown: &Shown) -> String {
             }
         )
     }));
+    parts.extend(shown.damaged.iter().cloned());
     if parts.is_empty() {
         parts.push("this host has no NIC with SR-IOV; `lanekeeper softnic` needs none".to_owned());
     }

@@ -1,5 +1,6 @@
-//! `lanekeeper softnic` as a person uses it: what is said, on which stream, with which exit code.
+//! `lanekeeper softnic` and `host` as a person uses it: what is said, on which stream, with which exit code.
 
+mod host;
 mod nics;
 mod run;
 mod set;

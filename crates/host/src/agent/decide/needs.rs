@@ -144,11 +144,9 @@ impl Agent {
         }
         if let Some(waiting) = &record.unconfirmed {
             // Its time over, whoever works on the PF rolls it back: the agent if nobody else.
-            let left = waiting.until.duration_since(now.wall).unwrap_or_default();
-            if left.is_zero() {
-                pf.settle_due = pf.repairs.next(now.up);
-            } else {
-                pf.look_by(now.up + left);
+            match waiting.left(now.wall).filter(|left| !left.is_zero()) {
+                Some(left) => pf.look_by(now.up + left),
+                None => pf.settle_due = pf.repairs.next(now.up),
             }
             pf.started = true;
             return;

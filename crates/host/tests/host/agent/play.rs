@@ -19,13 +19,13 @@ const MOST_ACTIONS: usize = 20_000;
 #[derive(Clone)]
 pub(crate) struct Clock {
     up: Arc<Mutex<Duration>>,
-    base: SystemTime,
+    base: Arc<Mutex<SystemTime>>,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
         let base = SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000);
-        Self { up: Arc::default(), base }
+        Self { up: Arc::default(), base: Arc::new(Mutex::new(base)) }
     }
 
     pub(crate) fn up(&self) -> Duration {
@@ -33,7 +33,12 @@ impl Clock {
     }
 
     pub(crate) fn wall(&self) -> SystemTime {
-        self.base + self.up()
+        *self.base.lock().expect("a clock") + self.up()
+    }
+
+    /// Somebody sets the time of day back.
+    pub(crate) fn turn_back(&self, time: Duration) {
+        *self.base.lock().expect("a clock") -= time;
     }
 
     fn set(&self, up: Duration) {

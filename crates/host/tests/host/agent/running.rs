@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lanekeeper_host::agent::{Agent, Inbox, Line, Memory, Report, Running, Tuning, run};
 use lanekeeper_host::{HostFile, Owner, Which};
+use lanekeeper_hw::chaos::{Chaos, Fault};
 use lanekeeper_hw::fake::{FakePf, Personality};
 use lanekeeper_hw::guarded::{Deadlines, Guarded};
 
@@ -32,7 +33,7 @@ impl Live {
             let tuning = Tuning { rescan: Duration::from_millis(200), ..Tuning::default() };
             let agent = Agent::new(file, Memory::load(owner.ledger()), tuning);
             let tell = move |report: &Report| drop(teller.send(report.clone()));
-            run(agent, &owner, &seat, watch, inbox, &seen, tell).expect("ran");
+            run(agent, &owner, &seat, watch, inbox, &seen, tell);
         });
         Self { line, told, running, ended }
     }
@@ -124,4 +125,48 @@ fn a_file_that_cannot_be_read_is_told_and_the_last_one_holds() {
     live.wait_for(|report| matches!(report, Report::Applied { .. }));
     assert_eq!(rig.read(pf).num_vfs, 3);
     live.stop();
+}
+
+#[test]
+fn work_that_breaks_off_is_told_and_holds_the_agent_up_no_longer() {
+    for step in 0..6 {
+        let (rig, pf) = Rig::with(FakePf::new(Personality::Igb));
+        let file = entry(&rig.fake, pf, "rail0", 2, "");
+        let chaos = Chaos::at(rig.fake.clone(), step, Fault::DieBefore);
+        let live = Live::start(&rig, rig.owner_over(Arc::new(chaos)), file);
+        live.wait_for(|report| {
+            let (Report::Trouble { why }
+            | Report::PfUnavailable { why, .. }
+            | Report::RepairFailed { why, .. }) = report
+            else {
+                return false;
+            };
+            why.contains("broke off")
+        });
+        let begun = Instant::now();
+        assert_eq!(live.stop().pop(), Some(Report::Stopped), "step {step}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "step {step}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_is_told_and_written_once_it_can() {
+    let (rig, pf) = Rig::applied(FakePf::new(Personality::Igb), 2);
+    let in_the_way = rig.folder.path().join("health.tmp");
+    std::fs::create_dir(&in_the_way).expect("made");
+    let live = Live::start(&rig, rig.owner(), entry(&rig.fake, pf, "rail0", 2, "pools: [fast]"));
+    let wanted = in_the_way.display().to_string();
+    live.wait_for(|report| matches!(report, Report::Trouble { why } if why.contains(&wanted)));
+    live.wait_for(|report| *report == Report::Ready);
+    rig.fake.set_cable(pf, false).expect("a PF");
+    live.wait_for(|report| matches!(report, Report::PfUnavailable { .. }));
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    let until = Instant::now() + LONG;
+    while rig.owner().ledger().withheld().is_empty() {
+        assert!(Instant::now() < until, "never written");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let troubles =
+        live.stop().into_iter().filter(|report| matches!(report, Report::Trouble { .. }));
+    assert_eq!(troubles.count(), 0, "told once");
 }

@@ -199,6 +199,16 @@ fn an_apply_that_nobody_confirms_is_rolled_back_when_its_time_is_over() {
 }
 
 #[test]
+fn a_clock_that_goes_back_does_not_keep_an_unconfirmed_apply() {
+    let (rig, pf, _, _, mut play) = unconfirmed();
+    play.clock.turn_back(Duration::from_secs(3_600));
+    play.seconds(60);
+    assert_eq!(rig.read(pf).num_vfs, 4);
+    play.seconds(65);
+    assert_eq!(rig.read(pf).num_vfs, 2);
+}
+
+#[test]
 fn nothing_is_repaired_while_an_apply_waits_to_be_confirmed() {
     let (rig, pf, _, _, mut play) = unconfirmed();
     rig.fake.set_up(pf, false).expect("down");
