@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod debian;
+pub mod etcd;
 pub mod guest_image;
 pub mod netdevsim;
 pub mod netns;
