@@ -314,8 +314,11 @@ impl Session<'_> {
         if self.record.claims.contains_key(&id) {
             return Err(HostError::Conflict { claim: id, differs: "name, drawn twice".to_owned() });
         }
-        let original =
-            VfOriginal { driver: vf.driver.clone(), driver_override: vf.driver_override.clone() };
+        let original = VfOriginal {
+            driver: vf.driver.clone(),
+            driver_override: vf.driver_override.clone(),
+            representor: vf.representor_state,
+        };
         if let Some(record) = self.record.vfs.get_mut(&vf.vf) {
             record.life = Life::Claimed;
             record.original = Some(original);

@@ -12,6 +12,7 @@ use crate::handover::{HandOver, check_node};
 use crate::ledger::{ClaimRecord, Life, PfRecord, VfOriginal, VfRecord};
 use crate::owner::{Session, is_refusal, read_back};
 use crate::request::{Claim, ClaimId, DriverWanted, RdmaNeed, VmFacts};
+use crate::resolve::netns_note;
 use crate::scrub::{Scrubbed, is_no_guid, one_by_one};
 
 /// The driver that hands a device to user space.
@@ -81,6 +82,7 @@ impl Session<'_> {
             self.prove_guid(&pf, &claim)?;
         }
         self.hand_over_driver(&pf, &claim)?;
+        self.open_representor(&claim)?;
         let (_, now) = self.read_vf(claim.vf)?;
         compare(&now, &claim)?;
         if claim.driver == DriverWanted::VfioPci {
@@ -323,6 +325,11 @@ impl Session<'_> {
                 "the VMM must lock {needed} bytes, and this process may lock {limit}: raise its \
                  RLIMIT_MEMLOCK"
             ));
+        }
+        if claim.rdma == RdmaNeed::Hardware
+            && let Some(device) = &hand_over.rdma_device
+        {
+            notes.extend(netns_note(&pf, device));
         }
         if claim.rdma == RdmaNeed::Software {
             notes.push("RDMA is the VM's own: load rdma_rxe there".to_owned());

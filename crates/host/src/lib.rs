@@ -24,6 +24,7 @@ mod owner;
 pub mod plan;
 mod recover;
 mod release;
+mod representor;
 mod request;
 mod resolve;
 mod restore;

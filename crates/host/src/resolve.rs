@@ -3,7 +3,8 @@
 
 use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_model::{
-    Guid, LinkState, MacAddr, Mbps, Mtu, RateLimits, VfIndex, VfSettings, VlanProtocol, VlanTag,
+    Guid, LinkState, MacAddr, Mbps, Mtu, RateLimits, RdmaNetns, RoceSetting, VfIndex, VfSettings,
+    VlanProtocol, VlanTag,
 };
 
 use crate::choose::kept;
@@ -12,8 +13,36 @@ use crate::drivers::{self, Knob};
 use crate::error::HostError;
 use crate::ledger::ClaimRecord;
 use crate::owner::Session;
-use crate::request::{ClaimRequest, RdmaNeed};
+use crate::request::{ClaimRequest, DriverWanted, RdmaNeed};
 use crate::scrub::is_no_guid;
+
+/// As rdma-system(8) names it.
+fn netns_word(mode: RdmaNetns) -> &'static str {
+    match mode {
+        RdmaNetns::Shared => "shared",
+        RdmaNetns::Exclusive => "exclusive",
+    }
+}
+
+/// What the user of a VF's RDMA device on this host must know: a network namespace alone does not
+/// hold it (rdma-cni#39).
+pub(crate) fn netns_note(pf: &PfReading, device: &str) -> Option<String> {
+    Some(match netns(pf)? {
+        RdmaNetns::Shared => format!(
+            "{device} is seen in every network namespace of this host; `netns: exclusive` in the \
+             RoCE profile keeps each to one"
+        ),
+        RdmaNetns::Exclusive => format!(
+            "{device} does not follow its interface into another network namespace: `rdma dev set \
+             {device} netns NAME` moves it"
+        ),
+    })
+}
+
+/// Where RDMA devices are seen now.
+fn netns(pf: &PfReading) -> Option<RdmaNetns> {
+    pf.rdma.as_ref()?.netns
+}
 
 impl Session<'_> {
     /// What a request comes to on this PF.
@@ -96,6 +125,20 @@ impl Session<'_> {
                            rdma: software";
             return Err(refuse("rdma", &"hardware", instead));
         }
+        let driver = request.driver.or(defaults.driver).unwrap_or_default();
+        if rdma == RdmaNeed::Hardware
+            && driver == DriverWanted::Kernel
+            && let (Some(wanted), Some(found)) = (self.wanted_netns(), netns(pf))
+            && wanted != found
+        {
+            let (wanted, found) = (netns_word(wanted), netns_word(found));
+            let instead = format!(
+                "RDMA devices of this host are {found}, and the RoCE profile wants them {wanted}: \
+                 set that before there are network namespaces (`rdma system set netns {wanted}`, or \
+                 ib_core's netns_mode at boot), or change the profile"
+            );
+            return Err(refuse("rdma", &"hardware", &instead));
+        }
         let pf_mtu = pf.netdev.as_ref().map_or(1_500, |netdev| netdev.mtu);
         let mtu = match request.mtu.or(defaults.mtu) {
             Some(mtu) if u32::from(mtu) > pf_mtu => {
@@ -126,9 +169,18 @@ impl Session<'_> {
             settings,
             guid,
             rdma,
-            driver: request.driver.or(defaults.driver).unwrap_or_default(),
+            driver,
             handed_over: false,
             lost: None,
+        })
+    }
+
+    /// Where RDMA devices are to be seen, by the RoCE profile that was applied.
+    fn wanted_netns(&self) -> Option<RdmaNetns> {
+        let settings = self.record.target.iter().flat_map(|target| &target.roce);
+        settings.into_iter().find_map(|setting| match setting {
+            RoceSetting::Netns(mode) => Some(*mode),
+            _ => None,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Scrub: bring a VF to the one safe state, whoever had it and whatever they did, and read it back.
 //! Total: MAC, VLAN with priority and protocol, rates, anti-spoof, trust, link state, MTU, GUIDs,
-//! driver, then a function reset (sriov-cni#214: what is not scrubbed, the next tenant gets).
+//! driver, then a function reset, and the representor (representor.rs) (sriov-cni#214: what is not scrubbed, the next tenant gets).
 
 use std::time::Instant;
 
@@ -237,7 +237,10 @@ impl Session<'_> {
             }
             (pf, now) = self.read_vf(vf)?;
         }
-        Ok(match self.leftovers(&pf, &now) {
+        if let Some(left) = self.leftovers(&pf, &now) {
+            return Ok(Scrubbed::Dirty(left));
+        }
+        Ok(match self.put_representor_back(vf)? {
             None => Scrubbed::Clean(notes),
             Some(left) => Scrubbed::Dirty(left),
         })

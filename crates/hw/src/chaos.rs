@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lanekeeper_model::{EswitchMode, Mtu, PfAddr, PfId, RoceSetting, VfAddr, VfCounters, VfIndex};
 
-use crate::inventory::{PciNode, PfReading};
+use crate::inventory::{PciNode, PfReading, RepresentorState};
 use crate::message::VfMessage;
 use crate::{HardwareError, SriovHardware};
 
@@ -238,6 +238,16 @@ impl<H: SriovHardware> SriovHardware for Chaos<H> {
     fn set_vf_mtu(&self, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Result<(), HardwareError> {
         let doing = format!("set MTU {mtu} on VF {vf}");
         self.pf_step(pf, &doing, |inner| inner.set_vf_mtu(pf, vf, mtu))
+    }
+
+    fn set_representor(
+        &self,
+        pf: PfAddr,
+        vf: VfIndex,
+        state: RepresentorState,
+    ) -> Result<(), HardwareError> {
+        let doing = format!("set the representor of VF {vf}: {state}");
+        self.pf_step(pf, &doing, |inner| inner.set_representor(pf, vf, state))
     }
 
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError> {

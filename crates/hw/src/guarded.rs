@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lanekeeper_model::{EswitchMode, Mtu, PfAddr, PfId, RoceSetting, VfAddr, VfCounters, VfIndex};
 
-use crate::inventory::{PciNode, PfReading};
+use crate::inventory::{PciNode, PfReading, RepresentorState};
 use crate::message::VfMessage;
 use crate::{HardwareError, SriovHardware};
 
@@ -287,6 +287,15 @@ impl<H: SriovHardware + 'static> SriovHardware for Guarded<H> {
 
     fn set_vf_mtu(&self, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Result<(), HardwareError> {
         self.pf(pf, self.deadlines.write, move |inner| inner.set_vf_mtu(pf, vf, mtu))
+    }
+
+    fn set_representor(
+        &self,
+        pf: PfAddr,
+        vf: VfIndex,
+        state: RepresentorState,
+    ) -> Result<(), HardwareError> {
+        self.pf(pf, self.deadlines.write, move |inner| inner.set_representor(pf, vf, state))
     }
 
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError> {

@@ -106,6 +106,9 @@ pub struct VfReading {
     pub netdev: Option<Netdev>,
     /// Its representor's name, in switchdev mode.
     pub representor: Option<String>,
+    /// How that is set, if it could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub representor_state: Option<RepresentorState>,
     /// Its RDMA device on this host.
     pub rdma: Option<RdmaDevice>,
     /// Its IOMMU group.
@@ -114,6 +117,22 @@ pub struct VfReading {
     pub holder: Option<Holder>,
     /// What the PF's driver has set on it; `None` while the PF has no interface to ask.
     pub attributes: Option<VfAttributes>,
+}
+
+/// How a VF's representor is set: in switchdev mode it opens and closes the VF's link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepresentorState {
+    /// Set up by its owner.
+    pub up: bool,
+    /// MTU in bytes.
+    pub mtu: u32,
+}
+
+impl std::fmt::Display for RepresentorState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, MTU {}", if self.up { "up" } else { "down" }, self.mtu)
+    }
 }
 
 /// What the kernel tells of one VF through its PF (`IFLA_VFINFO_LIST`).

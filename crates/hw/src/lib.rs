@@ -22,7 +22,7 @@ use lanekeeper_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use inventory::{PciNode, PfReading};
+use inventory::{PciNode, PfReading, RepresentorState};
 use message::VfMessage;
 
 /// What a back end reads of one PF.
@@ -57,6 +57,14 @@ pub fn vf_range(num_vfs: usize) -> String {
     }
 }
 
+/// Where PFs of this kind are listed.
+fn where_listed(pf: &PfId) -> &'static str {
+    match pf {
+        PfId::Pci(_) => "`lanekeeper host show` lists those of this host",
+        PfId::Soft(_) => "`lanekeeper softnic show` lists those that run",
+    }
+}
+
 /// Why a back end did not do what was asked. Nothing was changed when it says so.
 #[derive(Debug, thiserror::Error)]
 pub enum HardwareError {
@@ -64,7 +72,7 @@ pub enum HardwareError {
     #[error(transparent)]
     Invalid(#[from] ModelError),
     /// There is no such PF.
-    #[error("there is no PF {0}; `lanekeeper softnic show` lists those that run")]
+    #[error("there is no PF {}; {}", .0, where_listed(.0))]
     NoPf(PfId),
     /// The PF exists, the VF does not.
     #[error("{pf} has no VF {vf}; it has {}", vf_range(*num_vfs))]
@@ -248,6 +256,18 @@ pub trait SriovHardware: Send + Sync {
     /// # Errors
     /// Those of [`SriovHardware::send_vf`]; [`HardwareError::Unsupported`] while it has none.
     fn set_vf_mtu(&self, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Result<(), HardwareError>;
+
+    /// Set a VF's representor up or down and its MTU, in one message: in switchdev mode what a VF's
+    /// link does is the representor's to say.
+    ///
+    /// # Errors
+    /// Those of [`SriovHardware::send_vf`]; [`HardwareError::Unsupported`] while it has none.
+    fn set_representor(
+        &self,
+        pf: PfAddr,
+        vf: VfIndex,
+        state: RepresentorState,
+    ) -> Result<(), HardwareError>;
 
     /// Counters of one VF as its PF sees it.
     ///

@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lanekeeper_model::{EswitchMode, Mtu, PfAddr, PfId, RoceSetting, VfAddr, VfCounters, VfIndex};
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::{PciNode, PfReading};
+use crate::inventory::{PciNode, PfReading, RepresentorState};
 use crate::message::VfMessage;
 use crate::{HardwareError, SriovHardware};
 
@@ -247,6 +247,15 @@ impl SriovHardware for Recorded {
 
     fn set_vf_mtu(&self, pf: PfAddr, vf: VfIndex, _: Mtu) -> Result<(), HardwareError> {
         self.refuse(pf, &format!("set the MTU of VF {vf}"))
+    }
+
+    fn set_representor(
+        &self,
+        pf: PfAddr,
+        vf: VfIndex,
+        _: RepresentorState,
+    ) -> Result<(), HardwareError> {
+        self.refuse(pf, &format!("set the representor of VF {vf}"))
     }
 
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError> {

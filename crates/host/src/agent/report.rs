@@ -103,12 +103,14 @@ pub enum Report {
         /// The PF.
         pf: String,
     },
-    /// Free VFs of a PF are not offered to claims.
+    /// Free VFs of a PF are not offered to claims, and the claims that are there suffer from it.
     PfUnavailable {
         /// The PF.
         pf: String,
         /// Why.
         why: String,
+        /// The claims that are there: nothing is taken from their owners.
+        claims: Vec<ClaimId>,
     },
     /// They are again.
     PfAvailable {
@@ -172,11 +174,15 @@ mod tests {
 
     #[test]
     fn a_line_has_the_schema_the_time_the_event_and_its_fields() {
-        let report = Report::PfUnavailable { pf: "rail0".into(), why: "its link is\ndown".into() };
+        let report = Report::PfUnavailable {
+            pf: "rail0".into(),
+            why: "its link is\ndown".into(),
+            claims: vec![ClaimId("c-1".into())],
+        };
         let line = report.to_line(UNIX_EPOCH + Duration::from_millis(1_500));
         assert_eq!(
             line,
-            r#"{"schema":1,"unix_ms":1500,"event":"pf_unavailable","pf":"rail0","why":"its link is\ndown"}"#
+            r#"{"schema":1,"unix_ms":1500,"event":"pf_unavailable","pf":"rail0","why":"its link is\ndown","claims":["c-1"]}"#
         );
         let line = Report::Ready.to_line(UNIX_EPOCH);
         assert_eq!(line, r#"{"schema":1,"unix_ms":0,"event":"ready"}"#);

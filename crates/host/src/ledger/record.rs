@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use lanekeeper_hw::inventory::PfReading;
+use lanekeeper_hw::inventory::{PfReading, RepresentorState};
 use lanekeeper_model::{EswitchMode, Guid, MacAddr, Mtu, PfAddr, RoceSetting, VfIndex, VfSettings};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -130,6 +130,8 @@ pub struct VfOriginal {
     pub driver: Option<String>,
     /// Driver that alone could bind.
     pub driver_override: Option<String>,
+    /// How its representor was set.
+    pub representor: Option<RepresentorState>,
 }
 
 /// One VF.

@@ -9,7 +9,7 @@ use lanekeeper_host::{
 };
 use lanekeeper_hw::SriovHardware;
 use lanekeeper_hw::fake::{Fake, FakePf, Personality};
-use lanekeeper_hw::inventory::{PfReading, VfAttributes};
+use lanekeeper_hw::inventory::{PfReading, RepresentorState, VfAttributes};
 use lanekeeper_model::{EswitchMode, PfAddr, RoceSetting, VfIndex};
 use tempfile::TempDir;
 
@@ -132,6 +132,7 @@ pub(crate) struct VfState {
     pub(crate) attributes: Option<VfAttributes>,
     pub(crate) driver: Option<String>,
     pub(crate) driver_override: Option<String>,
+    pub(crate) representor: Option<RepresentorState>,
 }
 
 impl State {
@@ -140,6 +141,7 @@ impl State {
             attributes: vf.attributes,
             driver: vf.driver.clone(),
             driver_override: vf.driver_override.clone(),
+            representor: vf.representor_state,
         });
         Self {
             num_vfs: pf.num_vfs,

@@ -2,6 +2,7 @@
 
 use lanekeeper_model::{EswitchMode, Mtu, PfAddr, RoceSetting, VfAddr, VfIndex};
 
+use crate::inventory::RepresentorState;
 use crate::message::VfMessage;
 
 /// One write, as it was asked for.
@@ -19,6 +20,8 @@ pub enum Write {
     Vf(PfAddr, VfIndex, VfMessage),
     /// MTU of a VF's interface.
     VfMtu(PfAddr, VfIndex, Mtu),
+    /// A VF's representor.
+    Representor(PfAddr, VfIndex, RepresentorState),
     /// `driver_override`.
     DriverOverride(VfAddr, Option<String>),
     /// `unbind`.

@@ -13,7 +13,10 @@ use super::personality::{NodeGuid, OwnMac, Rules, WhileDown};
 use super::pf::{FakePf, Grouping, Pending};
 use super::watch::Watchers;
 use crate::HardwareError;
-use crate::inventory::{Holder, PciNode, TotalVfs};
+use crate::inventory::{Holder, PciNode, RepresentorState, TotalVfs};
+
+/// A representor as its driver makes it: every interface begins so.
+pub(super) const NEW_REPRESENTOR: RepresentorState = RepresentorState { up: false, mtu: 1_500 };
 
 /// Why a step has no answer.
 pub(super) enum Halt {
@@ -157,6 +160,8 @@ pub(super) struct Vf {
     pub(super) holder: Option<Holder>,
     /// The address that its driver, a guest's above all, chose by itself.
     pub(super) own_mac: Option<MacAddr>,
+    /// How its representor is set, while it has one.
+    pub(super) representor: RepresentorState,
     /// It has a VLAN trunk, which no message sets (sriov-cni#291).
     pub(super) trunk: bool,
     /// A guest ended without cleaning up: only a reset makes the VF usable (sriov-dp#714).
@@ -453,6 +458,7 @@ impl Vf {
             holder: None,
             own_mac: None,
             guest_state: false,
+            representor: NEW_REPRESENTOR,
             trunk: false,
             stillborn,
             orphaned: false,

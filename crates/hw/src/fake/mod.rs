@@ -29,7 +29,7 @@ pub use personality::{
 pub use pf::{FakePf, Grouping, Knob};
 pub use watch::FakeWatch;
 
-use crate::inventory::{PciNode, PfReading};
+use crate::inventory::{PciNode, PfReading, RepresentorState};
 use crate::message::VfMessage;
 use crate::{HardwareError, SriovHardware};
 use machine::{Halt, Machine};
@@ -155,6 +155,16 @@ impl SriovHardware for Fake {
 
     fn set_vf_mtu(&self, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Result<(), HardwareError> {
         self.write(pf, &Write::VfMtu(pf, vf, mtu), |machine| machine.set_vf_mtu(pf, vf, mtu))
+    }
+
+    fn set_representor(
+        &self,
+        pf: PfAddr,
+        vf: VfIndex,
+        state: RepresentorState,
+    ) -> Result<(), HardwareError> {
+        let write = Write::Representor(pf, vf, state);
+        self.write(pf, &write, |machine| machine.set_representor(pf, vf, state))
     }
 
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError> {

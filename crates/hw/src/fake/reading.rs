@@ -79,6 +79,7 @@ impl Machine {
             driver_override: vf.driver_override.clone(),
             netdev: port.map(netdev),
             representor: pf.switchdev().then(|| format!("{}pf{function}vf{}", pf.name, vf.index)),
+            representor_state: pf.switchdev().then_some(vf.representor),
             rdma: port.and_then(|port| {
                 port.rdma.map(|(number, guid)| self.rdma(number, guid, port.mac, &name))
             }),

@@ -3,10 +3,10 @@
 use lanekeeper_model::{EswitchMode, LinkState, Mtu, PfAddr, VfAddr, VfIndex};
 use rustix::io::Errno;
 
-use super::machine::{Halt, Machine, Matter, Pf};
+use super::machine::{Halt, Machine, Matter, NEW_REPRESENTOR, Pf};
 use super::personality::{EswitchRule, OwnMac, WhileDown};
 use super::refusal::{errno, unsupported};
-use crate::inventory::TotalVfs;
+use crate::inventory::{RepresentorState, TotalVfs};
 
 impl Machine {
     /// drivers/pci/iov.c `sriov_numvfs_store`.
@@ -84,7 +84,29 @@ impl Machine {
             }
             _ => {}
         }
+        if !same {
+            for vf in &mut pf.vfs {
+                vf.representor = NEW_REPRESENTOR;
+            }
+        }
         pf.eswitch = mode;
+        Ok(())
+    }
+
+    pub(super) fn set_representor(
+        &mut self,
+        addr: PfAddr,
+        index: VfIndex,
+        state: RepresentorState,
+    ) -> Result<(), Halt> {
+        let pf = self.pf(addr)?;
+        let (switchdev, driver) = (pf.switchdev(), pf.rules().driver);
+        let vf = pf.vf(index)?;
+        if !switchdev {
+            let doing = format!("set the representor of VF {index}: {state}");
+            return Err(unsupported(driver, doing, "set the embedded switch to switchdev"));
+        }
+        vf.representor = state;
         Ok(())
     }
 
@@ -183,6 +205,8 @@ impl Machine {
             Some("it was made while the PF was down")
         } else if unchecked && legacy {
             Some("spoofchk is on without a MAC")
+        } else if !legacy && !vf.representor.up {
+            Some("its representor is down")
         } else if vf.link_state == LinkState::Disable {
             Some("its link is disabled")
         } else if !vf.link(carrier) {

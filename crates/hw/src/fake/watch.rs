@@ -34,9 +34,10 @@ impl Fake {
     /// What the kernel tells of a write that it carried out.
     pub(super) fn tell_of(&self, write: &Write) {
         let event = match write {
-            Write::NumVfs(pf, _) | Write::Eswitch(pf, _) | Write::Vf(pf, ..) => {
-                Event::of(Kind::Changed, *pf)
-            }
+            Write::NumVfs(pf, _)
+            | Write::Eswitch(pf, _)
+            | Write::Vf(pf, ..)
+            | Write::Representor(pf, ..) => Event::of(Kind::Changed, *pf),
             Write::Up(pf, up) => {
                 let carrier = *up && self.lock().pf(*pf).is_ok_and(|pf| pf.carrier());
                 Event::of(Kind::Link { up: *up, carrier }, *pf)

@@ -89,6 +89,18 @@ pub(crate) fn set_mtu(kernel: &mut Connection, index: u32, mtu: Mtu) -> Result<(
     kernel.set(RTM_NEWLINK, request.finish()).map(drop)
 }
 
+/// Set an interface up or down and its MTU.
+pub(crate) fn set_up_and_mtu(
+    kernel: &mut Connection,
+    index: u32,
+    up: bool,
+    mtu: u32,
+) -> Result<(), Failure> {
+    let mut request = header(index, if up { IFF_UP } else { 0 }, IFF_UP);
+    request.u32(IFLA_MTU, mtu);
+    kernel.set(RTM_NEWLINK, request.finish()).map(drop)
+}
+
 fn get(kernel: &mut Connection, index: u32, extent: u32) -> Result<Vec<u8>, Failure> {
     let mut request = header(index, 0, 0);
     request.u32(IFLA_EXT_MASK, extent);

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use lanekeeper_model::{EswitchMode, Mtu, PfAddr, PfId, RoceSetting, VfAddr, VfCounters, VfIndex};
 
-use crate::inventory::{PciNode, PfReading};
+use crate::inventory::{PciNode, PfReading, RepresentorState};
 use crate::message::VfMessage;
 use crate::{HardwareError, SriovHardware};
 
@@ -157,6 +157,15 @@ impl SriovHardware for Linux {
 
     fn set_vf_mtu(&self, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Result<(), HardwareError> {
         steps::set_vf_mtu(self, pf, vf, mtu)
+    }
+
+    fn set_representor(
+        &self,
+        pf: PfAddr,
+        vf: VfIndex,
+        state: RepresentorState,
+    ) -> Result<(), HardwareError> {
+        steps::set_representor(self, pf, vf, state)
     }
 
     fn vf_counters(&self, pf: PfAddr, vf: VfIndex) -> Result<VfCounters, HardwareError> {

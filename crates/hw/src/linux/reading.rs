@@ -14,7 +14,7 @@ use super::refusal::{Deed, Step};
 use super::tree;
 use super::{Linux, devlink, link, pci, roce};
 use crate::HardwareError;
-use crate::inventory::{Netdev, PfReading, RdmaDevice, TotalVfs, VfReading};
+use crate::inventory::{Netdev, PfReading, RdmaDevice, RepresentorState, TotalVfs, VfReading};
 
 /// A reading as it grows.
 pub(super) struct Reader<'a> {
@@ -202,6 +202,7 @@ impl Reader<'_> {
         } else {
             Holders::default()
         };
+        let class = self.linux.tree.path("sys/class/net");
         vfs.into_iter()
             .map(|(vf, addr)| {
                 let device = self.linux.tree.device(addr);
@@ -219,6 +220,10 @@ impl Reader<'_> {
                     driver_override: tree::text(&device.join("driver_override"))
                         .filter(|driver| driver != "(null)"),
                     representor: interfaces.representor(vf).map(str::to_owned),
+                    representor_state: interfaces
+                        .representor(vf)
+                        .and_then(|name| netdev::read(&self.linux.tree, &class, name))
+                        .map(|netdev| RepresentorState { up: netdev.up, mtu: netdev.mtu }),
                     rdma: self.rdma_device(&device, netdev.as_ref(), rdma),
                     netdev,
                     holder: holders.of(&device, iommu_group.as_ref().map(|group| group.number)),

@@ -12,9 +12,9 @@ use super::refusal::{Deed, Step};
 use super::tree;
 use super::vf_parts::{doing, parts};
 use super::{Linux, dcb, devlink, link, pci, rdma, refusal, roce};
-use crate::HardwareError;
-use crate::inventory::Netdev;
+use crate::inventory::{Netdev, RepresentorState};
 use crate::message::VfMessage;
+use crate::{HardwareError, SriovHardware as _};
 
 type Done = Result<(), HardwareError>;
 
@@ -86,6 +86,26 @@ pub(super) fn set_vf_mtu(linux: &Linux, pf: PfAddr, vf: VfIndex, mtu: Mtu) -> Do
         netdev::read(&linux.tree, &device.join("net"), &name).ok_or_else(|| step.unsupported())?;
     let mut kernel = linux.connect(Protocol::Route).map_err(|failure| step.failed(failure))?;
     link::set_mtu(&mut kernel, interface.index, mtu).map_err(|failure| step.failed(failure))
+}
+
+pub(super) fn set_representor(
+    linux: &Linux,
+    pf: PfAddr,
+    vf: VfIndex,
+    state: RepresentorState,
+) -> Done {
+    known_vf(linux, pf, vf)?;
+    let doing = format!("set the representor of VF {vf}: {state}");
+    let instead = "set the embedded switch to switchdev: a VF has a representor there only";
+    let step = step(linux, pf, Deed::Other, doing, instead);
+    let reading = linux.read(pf)?;
+    let name = reading.vf(vf).and_then(|vf| vf.representor.as_deref());
+    let class = linux.tree.path("sys/class/net");
+    let interface = name.and_then(|name| netdev::read(&linux.tree, &class, name));
+    let interface = interface.ok_or_else(|| step.unsupported())?;
+    let mut kernel = linux.connect(Protocol::Route).map_err(|failure| step.failed(failure))?;
+    link::set_up_and_mtu(&mut kernel, interface.index, state.up, state.mtu)
+        .map_err(|failure| step.failed(failure))
 }
 
 pub(super) fn vf_counters(

@@ -97,6 +97,7 @@ fn a_recording_refuses_every_write_and_says_what_it_is() {
         recorded.set_eswitch(pf, EswitchMode::Legacy),
         recorded.send_vf(pf, vf(0), &VfMessage::default()),
         recorded.set_vf_mtu(pf, vf(0), mtu),
+        recorded.set_representor(pf, vf(0), RepresentorState { up: true, mtu: 1_500 }),
         recorded.write_driver_override(pf, addr, None),
         recorded.unbind(pf, addr),
         recorded.probe(pf, addr),
@@ -116,7 +117,9 @@ fn a_recording_refuses_every_write_and_says_what_it_is() {
 fn a_pf_or_vf_that_was_not_recorded_is_not_there() {
     let recorded = Recorded::new(captured());
     let stranger = "0000:ff:1f.7".parse().expect("valid");
-    assert!(matches!(recorded.read(stranger), Err(HardwareError::NoPf(_))));
+    let error = recorded.read(stranger).expect_err("not there");
+    assert!(matches!(error, HardwareError::NoPf(_)), "{error}");
+    assert!(error.to_string().contains("`lanekeeper host show`"), "{error}");
     assert!(matches!(recorded.set_up(stranger, true), Err(HardwareError::NoPf(_))));
     let pf = recorded.list().expect("listed")[0];
     let answer = recorded.vf_counters(pf, vf(3));

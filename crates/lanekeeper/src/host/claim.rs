@@ -251,7 +251,13 @@ fn monitor(socket: &Path) -> Result<Qmp, Failure> {
 pub(super) fn claim(place: &Place, args: ClaimArgs) -> Result<ExitCode, Failure> {
     let request = args.into_request()?;
     let claim = place.ready_owner()?.claim(&request)?;
-    super::print_json(&claim)?;
+    super::print_json(&claim).map_err(|failure| match failure {
+        Failure::Work(why) => Failure::Work(format!(
+            "{why}; claim {} stands: ask again with the same token, or release it",
+            claim.id
+        )),
+        other => other,
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comfy_table::{Table, presets};
 use lanekeeper_host::ledger::{Identity, PfRecord};
-use lanekeeper_host::{ClaimId, HostError, PfSeen};
+use lanekeeper_host::{ClaimId, HostError, PfSeen, Withheld};
 use lanekeeper_hw::inventory::{PfReading, RdmaDevice, TotalVfs, VfReading};
 use lanekeeper_model::{PciAddr, PfAddr, VfIndex};
 use lanekeeper_topology::{Distance, PciTree, PeerPath};
@@ -32,9 +33,25 @@ struct ShownPf {
     /// Why it could not be read.
     error: Option<String>,
     reading: Option<Box<PfReading>>,
+    /// Why its free VFs are not offered to claims now, as the agent sees it.
+    withheld: Option<ShownTrouble>,
     /// What the ledger has of its VFs.
     ledger: BTreeMap<VfIndex, ShownVf>,
     gpus: Vec<ShownGpu>,
+}
+
+#[derive(Serialize)]
+struct ShownTrouble {
+    why: String,
+    /// Seconds since 1970-01-01 UTC.
+    since: u64,
+}
+
+impl From<&Withheld> for ShownTrouble {
+    fn from(withheld: &Withheld) -> Self {
+        let since = withheld.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { why: withheld.why.clone(), since: since.as_secs() }
+    }
 }
 
 #[derive(Serialize)]
@@ -64,9 +81,10 @@ pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
     let owner = place.owner()?;
     let seen = owner.readings()?;
     let (mut records, mut damaged) = (Vec::new(), Vec::new());
-    for (_, record) in owner.ledger().read_all().map_err(HostError::from)? {
+    let withheld = owner.ledger().withheld();
+    for (key, record) in owner.ledger().read_all().map_err(HostError::from)? {
         match record {
-            Ok(record) => records.push(record),
+            Ok(record) => records.push((record, withheld.get(&key).map(ShownTrouble::from))),
             Err(error) => damaged.push(error.to_string()),
         }
     }
@@ -80,20 +98,29 @@ pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
     });
     let all_well = seen.iter().all(|pf| pf.reading.is_ok()) && damaged.is_empty();
     let shown = Shown {
-        gone: records.iter().filter(|record| !is_there(record, &seen)).map(gone).collect(),
-        pfs: seen.into_iter().map(|pf| shown(pf, &records, &tree)).collect(),
+        gone: records
+            .iter()
+            .map(|(record, _)| record)
+            .filter(|record| !seen.iter().any(|pf| is_of(record, pf)))
+            .map(gone)
+            .collect(),
+        pfs: seen.into_iter().map(|pf| shown(pf, &mut records, &tree)).collect(),
         damaged,
     };
     place.tell(&shown, || text(&shown))?;
     Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// A PF of the ledger, and why its free VFs are not offered if they are not.
+type KnownPf = (PfRecord, Option<ShownTrouble>);
+
 fn identity(pf: &PfSeen) -> Option<Identity> {
     pf.reading.as_ref().ok().and_then(Identity::of)
 }
 
-fn is_there(record: &PfRecord, seen: &[PfSeen]) -> bool {
-    seen.iter().filter_map(identity).any(|identity| record.identity.is(&identity))
+/// Whether a record is of this PF. One that does not answer is known by where it was last.
+fn is_of(record: &PfRecord, pf: &PfSeen) -> bool {
+    identity(pf).map_or(record.last_address == pf.address, |here| record.identity.is(&here))
 }
 
 fn gone(record: &PfRecord) -> Gone {
@@ -104,10 +131,12 @@ fn gone(record: &PfRecord) -> Gone {
     }
 }
 
-fn shown(pf: PfSeen, records: &[PfRecord], tree: &PciTree) -> ShownPf {
-    let here = identity(&pf);
-    let record =
-        records.iter().find(|record| here.as_ref().is_some_and(|here| record.identity.is(here)));
+fn shown(pf: PfSeen, records: &mut [KnownPf], tree: &PciTree) -> ShownPf {
+    let known = records.iter_mut().find(|(record, _)| is_of(record, &pf));
+    let (record, withheld) = match known {
+        Some((record, trouble)) => (Some(&*record), trouble.take()),
+        None => (None, None),
+    };
     let ledger = record.map(ledger_of).unwrap_or_default();
     let at = PciAddr::from(pf.address);
     let gpus = tree.gpus_by_distance(at).into_iter().map(|(address, distance)| ShownGpu {
@@ -124,6 +153,7 @@ fn shown(pf: PfSeen, records: &[PfRecord], tree: &PciTree) -> ShownPf {
         name: record.map(|record| record.name.clone()),
         error,
         reading,
+        withheld,
         ledger,
         gpus: gpus.collect(),
     }
@@ -167,18 +197,35 @@ fn pf_text(pf: &ShownPf) -> String {
     let name = pf.name.as_deref().map(|name| format!("pf {name}: ")).unwrap_or_default();
     let Some(reading) = &pf.reading else {
         let why = pf.error.as_deref().unwrap_or("no answer");
-        return format!("{name}{} FAILED: {why}", pf.address);
+        let mut lines = vec![format!("{name}{} FAILED: {why}", pf.address)];
+        lines.extend(trouble_text(pf));
+        return lines.join("\n");
     };
     let mut lines = vec![format!("{name}{}", heading(reading))];
     lines.extend(details(reading).into_iter().map(|detail| format!("  {detail}")));
+    lines.extend(trouble_text(pf));
     for gpu in &pf.gpus {
         lines.push(format!("  GPU {}: {}", gpu.address, gpu_text(gpu)));
     }
     lines.extend(reading.warnings.iter().map(|warning| format!("  warning: {warning}")));
     if !reading.vfs.is_empty() {
-        lines.push(vf_table(reading, &pf.ledger).to_string());
+        lines.push(vf_table(reading, pf).to_string());
     }
     lines.join("\n")
+}
+
+/// What the agent sees of a PF in trouble, and whom it concerns.
+fn trouble_text(pf: &ShownPf) -> Option<String> {
+    let trouble = pf.withheld.as_ref()?;
+    let since = UNIX_EPOCH + Duration::from_secs(trouble.since);
+    let ago = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
+    let claims: Vec<_> =
+        pf.ledger.values().filter_map(|vf| vf.claim.as_ref()).map(ToString::to_string).collect();
+    let suffer = match claims.as_slice() {
+        [] => String::new(),
+        claims => format!("; in use all the same: {}", claims.join(", ")),
+    };
+    Some(format!("  IN TROUBLE for {ago} s, no VF of it is offered: {}{suffer}", trouble.why))
 }
 
 fn heading(pf: &PfReading) -> String {
@@ -240,7 +287,7 @@ fn gpu_text(gpu: &ShownGpu) -> String {
     text
 }
 
-fn vf_table(pf: &PfReading, ledger: &BTreeMap<VfIndex, ShownVf>) -> Table {
+fn vf_table(reading: &PfReading, pf: &ShownPf) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header([
         "  VF",
@@ -255,13 +302,13 @@ fn vf_table(pf: &PfReading, ledger: &BTreeMap<VfIndex, ShownVf>) -> Table {
         "state",
         "held by",
     ]);
-    for vf in &pf.vfs {
-        table.add_row(vf_row(vf, ledger.get(&vf.vf)));
+    for vf in &reading.vfs {
+        table.add_row(vf_row(vf, pf.ledger.get(&vf.vf), pf.withheld.is_some()));
     }
     table
 }
 
-fn vf_row(vf: &VfReading, ledger: Option<&ShownVf>) -> Vec<String> {
+fn vf_row(vf: &VfReading, ledger: Option<&ShownVf>, in_trouble: bool) -> Vec<String> {
     let unknown = || "?".to_owned();
     let none = || "-".to_owned();
     let attributes = vf.attributes;
@@ -272,7 +319,9 @@ fn vf_row(vf: &VfReading, ledger: Option<&ShownVf>) -> Vec<String> {
         || "not ours".to_owned(),
         |vf| match (&vf.claim, &vf.lost) {
             (Some(claim), Some(lost)) => format!("{claim} LOST: {lost}"),
+            (Some(claim), None) if in_trouble => format!("{} {claim}, in trouble", vf.life),
             (Some(claim), None) => format!("{} {claim}", vf.life),
+            (None, _) if in_trouble && vf.life == "free" => "free, not offered".to_owned(),
             (None, _) => vf.life.clone(),
         },
     );

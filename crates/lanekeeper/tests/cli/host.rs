@@ -126,6 +126,30 @@ fn a_ledger_that_is_damaged_is_shown_beside_what_is_there() {
 }
 
 #[test]
+fn what_the_agent_holds_back_is_shown_with_the_reason_and_only_while_it_runs() {
+    let place = Place::new();
+    let bundle = place.recorded();
+    let fake = std::sync::Arc::new(Fake::new());
+    let agent = Owner::open(fake, &place.path("state")).expect("a ledger");
+    let seat = agent.take_seat().expect("the only agent");
+    let key = agent.ledger().keys().expect("listed").remove(0);
+    let why = "its peer pauses priority 3 without end".to_owned();
+    let since = std::time::SystemTime::now() - std::time::Duration::from_secs(7);
+    let trouble = lanekeeper_host::Withheld { pf: "rail0".to_owned(), why: why.clone(), since };
+    seat.publish(&[(key, trouble)].into()).expect("published");
+    let said = place.host(&["--replay", &bundle, "show"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.out.contains(&why) && said.out.contains("IN TROUBLE for"), "{}", said.out);
+    assert_eq!(said.out.matches("free, not offered").count(), 4, "{}", said.out);
+    let said = place.host(&["--replay", &bundle, "--json", "show"]);
+    let json: serde_json::Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!(json["pfs"][0]["withheld"]["why"], why);
+    drop(seat);
+    let said = place.host(&["--replay", &bundle, "show"]);
+    assert!(!said.out.contains("IN TROUBLE"), "{}", said.out);
+}
+
+#[test]
 fn whose_a_claim_is_comes_from_the_command_line_before_the_environment() {
     let place = Place::new();
     let wrong = place.file("token", "no token\n");

@@ -11,6 +11,7 @@ use crate::agent::report::Report;
 use crate::agent::work::Settlement;
 use crate::agent::{Action, Now};
 use crate::health::Withheld;
+use crate::request::ClaimId;
 
 impl Agent {
     pub(super) fn settled(&mut self, now: Now, settlement: Settlement) {
@@ -142,6 +143,14 @@ impl Agent {
         self.tell_changes(now, withheld);
     }
 
+    /// Claims of the PF that has this ledger file.
+    fn claims_of(&self, key: &String) -> Vec<ClaimId> {
+        let here = self.pfs.values().find(|pf| pf.key.as_ref() == Some(key));
+        let known = || self.known.iter().find(|(known, _)| known == key).map(|(_, record)| record);
+        let record = here.and_then(|pf| pf.record.as_deref()).or_else(known);
+        record.map(|record| record.claims.keys().cloned().collect()).unwrap_or_default()
+    }
+
     pub(super) fn tell_changes(&mut self, now: Now, withheld: BTreeMap<String, (String, String)>) {
         let first = self.published.is_none();
         let before = self.published.take().unwrap_or_default();
@@ -155,7 +164,8 @@ impl Agent {
             });
             if same.is_none() {
                 changed = true;
-                self.tell(Report::PfUnavailable { pf, why });
+                let claims = self.claims_of(&key);
+                self.tell(Report::PfUnavailable { pf, why, claims });
             }
             published.insert(key, kept);
         }

@@ -174,6 +174,9 @@ fn a_pf_that_hangs_is_unavailable_until_it_answers_and_others_go_on() {
 #[test]
 fn a_pf_that_its_peer_pauses_without_end_is_unavailable_until_it_was_calm() {
     let (rig, pfs, mut play) = two();
+    let mut asked = request("in-use");
+    asked.pf = Some("rail0".to_owned());
+    let suffers = rig.owner().claim(&asked).expect("claimed").id;
     rig.fake.set_pause_frames(pfs[0], Some([0; 8])).expect("counted");
     play.seconds(61);
     let mut frames = [0; 8];
@@ -186,6 +189,11 @@ fn a_pf_that_its_peer_pauses_without_end_is_unavailable_until_it_was_calm() {
     assert_eq!(give(&rig, "tenant"), "rail1");
     let counted = "lanekeeper_pf_pause_frames_total{pf=\"rail0\",priority=\"3\"}";
     assert_eq!(play.metric(counted), Some(10_000_000.0));
+    let told = play.told.iter().find_map(|report| match report {
+        Report::PfUnavailable { claims, .. } => Some(claims.clone()),
+        _ => None,
+    });
+    assert_eq!(told, Some(vec![suffers]), "whose VMs it stalls is told");
     play.seconds(15);
     assert_eq!(play.names(), ["pf_unavailable", "pf_available"]);
 }

@@ -269,6 +269,25 @@ fn ice_in_switchdev_refuses_trust_alone() {
 }
 
 #[test]
+fn a_representor_is_new_with_each_change_of_the_mode_and_closes_the_vfs_link() {
+    let fake = Fake::new();
+    let pf = fake.add_pf(FakePf::new(Personality::Ice));
+    fake.set_eswitch(pf, EswitchMode::Switchdev).expect("no VFs yet");
+    fake.write_num_vfs(pf, 1).expect("made");
+    let new = RepresentorState { up: false, mtu: 1_500 };
+    assert_eq!(reading(&fake, pf, 0).representor_state, Some(new));
+    assert_eq!(fake.silence(pf, vf(0)).expect("a VF"), Some("its representor is down"));
+    let open = RepresentorState { up: true, mtu: 9_000 };
+    fake.set_representor(pf, vf(0), open).expect("set");
+    assert_eq!(reading(&fake, pf, 0).representor_state, Some(open));
+    assert_eq!(fake.silence(pf, vf(0)).expect("a VF"), None);
+    fake.write_num_vfs(pf, 0).expect("gone");
+    fake.set_eswitch(pf, EswitchMode::Legacy).expect("no VFs");
+    fake.write_num_vfs(pf, 1).expect("made");
+    assert!(lacking(fake.set_representor(pf, vf(0), open)).contains("switchdev"));
+}
+
+#[test]
 fn vfs_have_representors_in_switchdev_only() {
     let (fake, pf) = switchdev(Personality::Mlx5);
     let names: Vec<_> =
