@@ -101,10 +101,16 @@ pub(crate) fn set_up_and_mtu(
     kernel.set(RTM_NEWLINK, request.finish()).map(drop)
 }
 
-fn get(kernel: &mut Connection, index: u32, extent: u32) -> Result<Vec<u8>, Failure> {
+/// Ask for a link; `extent` says of what else to tell.
+pub(crate) fn get(kernel: &mut Connection, index: u32, extent: u32) -> Result<Vec<u8>, Failure> {
     let mut request = header(index, 0, 0);
     request.u32(IFLA_EXT_MASK, extent);
     kernel.get(RTM_GETLINK, request.finish()).map(|answer| answer.payload)
+}
+
+/// What an answer tells of the link.
+pub(crate) fn attributes(answer: &[u8]) -> Attributes<'_> {
+    Attributes(answer.get(LINK_HEADER..).unwrap_or_default())
 }
 
 /// `struct ifinfomsg`: family, type, index, flags, and which of the flags are meant.
@@ -124,7 +130,7 @@ impl<'a> Told<'a> {
     fn parse(answer: &'a [u8]) -> Self {
         let mut told = Self::default();
         let mut count = 0;
-        let mut rest = Attributes(answer.get(LINK_HEADER..).unwrap_or_default());
+        let mut rest = attributes(answer);
         loop {
             if kind(rest.rest()) == Some(IFLA_VFINFO_LIST) && count > 0 {
                 rest = told.take_vfs(rest.rest(), count);

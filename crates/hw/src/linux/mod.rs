@@ -23,6 +23,7 @@ mod reading;
 mod refusal;
 mod roce;
 mod steps;
+mod tap;
 mod tree;
 mod vf_info;
 mod vf_parts;
@@ -45,6 +46,7 @@ use generic::Family;
 pub use netlink::Protocol;
 use netlink::message::Said;
 use netlink::{Connection, Failure};
+pub use tap::tap_queues;
 use tree::Tree;
 pub use watch::LinuxWatch;
 

@@ -18,7 +18,6 @@ mod packet;
 #[allow(unsafe_code)]
 mod sys;
 mod tap;
-mod tap_queues;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -8,13 +8,14 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use lanekeeper_hw::linux::tap_queues;
 use lanekeeper_model::Mtu;
 use rustix::fs::{Mode, OFlags};
 
 use super::batch::NetHeader;
 use super::config::InterfaceName;
 use super::link::Interfaces;
-use super::{Opened, UplinkError, sys, tap_queues};
+use super::{Opened, UplinkError, sys};
 
 const DEVICE: &str = "/dev/net/tun";
 
@@ -33,7 +34,7 @@ pub(super) fn open(
 ) -> Result<Opened, UplinkError> {
     let failed = |what, source| UplinkError::system(what, name, source);
     let existing = interfaces.index(name).map_err(|e| failed("look up", e))?;
-    let in_use = |index| tap_queues::in_use(index).map_err(|e| failed("look at the queues of", e));
+    let in_use = |index| tap_queues(index).map_err(|e| failed("look at the queues of", e));
     if let Some(index) = existing
         && in_use(index)?.is_some_and(|in_use| in_use > 0)
     {
