@@ -3,9 +3,11 @@
 //! - [`store`] keeps everything: a revisioned key-value store with compare-and-swap transactions,
 //!   watches and leases, embedded or etcd. Nothing else here knows which of the two it is.
 //! - [`keys`] is the one place that knows where in the store things are.
+//! - [`placement`] decides, without I/O, which hosts, GPUs and VFs serve a request.
 //!
 //! No hardware is touched from here; a host's agent does that, by what it finds under its own key.
 #![forbid(unsafe_code)]
 
 pub mod keys;
+pub mod placement;
 pub mod store;
