@@ -29,9 +29,8 @@ fn it_hears_a_real_kernel_and_keeps_its_vfs_as_they_were_claimed() {
     lab.done("tenant", "claim --driver kernel");
 
     // It is killed, and so are its VFs, while nobody looks.
-    lab.sh(&format!(
-        "kill -9 $(cat /tmp/agent.pid) && echo 0 >/sys/class/net/{dev}/device/sriov_numvfs"
-    ));
+    lab.kill_agent();
+    lab.sh(&format!("echo 0 >/sys/class/net/{dev}/device/sriov_numvfs"));
     lab.start_agent();
     lab.hears("ready", "");
     lab.hears("recovered", "claim_ready");

@@ -1,5 +1,6 @@
 //! The product's own program on emulated hosts with a real kernel, real drivers and real VFs.
 
 mod agent;
+mod crashes;
 mod host;
 mod rig;

@@ -118,6 +118,11 @@ impl Lab {
         ));
     }
 
+    /// Kills the agent, and waits until it is no more: what it asked of the kernel last takes its time.
+    pub(crate) fn kill_agent(&self) {
+        self.sh("p=$(cat /tmp/agent.pid); kill -9 $p; while [ -e /proc/$p ]; do sleep 0.1; done");
+    }
+
     /// Until an event with these words was told since the last call of [`Lab::forget`].
     pub(crate) fn hears(&self, event: &str, words: &str) {
         // Two patterns, for the order of an event's fields is not promised.
