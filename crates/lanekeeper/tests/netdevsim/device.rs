@@ -65,8 +65,11 @@ impl Device {
     }
 
     /// `sys/bus/pci/devices` with a PF that leads to the device, and links to its VFs, of which the
-    /// kernel makes no device.
+    /// kernel makes no device; and the kernel's list of interfaces, where representors are.
     fn make_tree(&self, vfs: u16) {
+        let class = self.tree.path().join("sys/class");
+        fs::create_dir_all(&class).expect("made");
+        symlink("/sys/class/net", class.join("net")).expect("linked");
         let real = Path::new("/sys/bus/netdevsim/devices").join(self.name());
         let pf = self.pci_device(&Self::pf().to_string());
         fs::create_dir_all(&pf).expect("made");

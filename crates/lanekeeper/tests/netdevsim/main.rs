@@ -9,7 +9,7 @@ mod stage;
 use std::process::Command;
 
 use device::{Device, refusal};
-use lanekeeper_hw::inventory::VfAttributes;
+use lanekeeper_hw::inventory::{RepresentorState, VfAttributes};
 use lanekeeper_hw::message::VfMessage;
 use lanekeeper_hw::{HardwareError, SriovHardware};
 use lanekeeper_model::{
@@ -160,6 +160,31 @@ fn the_eswitch_goes_to_switchdev_with_a_representor_for_each_vf_and_back() {
         let back = device.read();
         assert_eq!(back.eswitch, Some(EswitchMode::Legacy));
         assert!(back.vfs.iter().all(|vf| vf.representor.is_none()), "{:?}", back.vfs);
+    });
+}
+
+#[test]
+#[ignore = "long: builds a kernel module and boots a guest"]
+fn a_representor_opens_and_closes_with_its_mtu_in_one_message() {
+    in_guest("a_representor_opens_and_closes_with_its_mtu_in_one_message", || {
+        let device = Device::with_vfs(2);
+        let linux = device.linux();
+        let set = |state| linux.set_representor(Device::pf(), vf(1), state);
+        let open = RepresentorState { up: true, mtu: 9_000 };
+        let error = refusal(set(open));
+        assert!(matches!(error, HardwareError::Unsupported { .. }), "{error}");
+
+        linux.set_eswitch(Device::pf(), EswitchMode::Switchdev).expect("set");
+        let other = device.read().vfs[0].representor_state;
+        for state in [open, RepresentorState { up: false, mtu: 1_500 }] {
+            device.exchanges();
+            set(state).expect("set");
+            let sets = device.exchanges();
+            assert_eq!(sets.iter().filter(|exchange| exchange.sets_a_link()).count(), 1);
+            let vfs = device.read().vfs;
+            assert_eq!(vfs[1].representor_state, Some(state));
+            assert_eq!(vfs[0].representor_state, other);
+        }
     });
 }
 
