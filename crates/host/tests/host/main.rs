@@ -7,6 +7,7 @@ mod claims;
 mod contention;
 mod every_step;
 mod files;
+mod full_disk;
 mod histories;
 mod plans;
 mod rdma;

@@ -66,7 +66,7 @@ fn what_is_no_bundle_is_refused_with_its_name_and_what_is_wrong() {
         (&other, "format 9"),
         ("{\"format\": 1, \"surprise\": 2}", "surprise"),
         ("[1, 2]", "trailing"),
-        (&"[".repeat(200_000), "recursion"),
+        (&"[".repeat(200_000), "invalid type"),
     ] {
         let bundle = place.file("wrong.json", text);
         let error = place.refused(&["--replay", &bundle, "show"]);
