@@ -13,7 +13,11 @@
 //! - Accepted without effect: spoof checking, rates. Refused: link state (`EOPNOTSUPP`), minimum
 //!   rate (`EINVAL`), 802.1ad (`EPROTONOSUPPORT`).
 //! - A function reset of a VF, PF down and up, and a change of MTU keep the VFs' settings. A function
-//!   reset of the PF ends the VFs silently, and VFs that are made anew have lost their settings.
+//!   reset of the PF ends the VFs silently, putting it down and up does not bring them back, and VFs
+//!   that are made anew have lost their settings. After PF down and up the VFs' driver takes 8 to
+//!   12 s until traffic passes again.
+//! - QEMU's switch ports have no ACS: behind one of them a PF and all its VFs are one IOMMU group with
+//!   the port ([`SwitchPlan::acs`] says what is done about it).
 //! - With the PF down each probe of a VF takes 2.4 s and ends with a random MAC: the PF goes up
 //!   first. VFs that merely appear prove nothing: look at their link and their MAC.
 //! - With the PF's link off ([`SriovHost::set_link`]) the VFs keep their carrier, though nothing
