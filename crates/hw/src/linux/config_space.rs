@@ -17,6 +17,9 @@ const SRIOV: u16 = 0x0010;
 #[derive(Clone, Debug)]
 pub(super) struct ConfigSpace(pub(super) Vec<u8>);
 
+/// The extended capabilities are not there to be read, or lead nowhere.
+struct Unreadable;
+
 impl ConfigSpace {
     /// A function in reset, or gone, answers with all ones. A VF's ids do so always (9.3.4.1), so
     /// it is the command and status registers that tell.
@@ -26,17 +29,17 @@ impl ConfigSpace {
 
     /// Whether it has the SR-IOV capability; `None` if that could not be read.
     pub(super) fn has_sriov(&self) -> Option<bool> {
-        self.extended(SRIOV).map(|place| place.is_some())
+        self.extended(SRIOV).ok().map(|place| place.is_some())
     }
 
     /// Access control services: the control register. A function without them controls nothing: 0.
     pub(super) fn acs(&self) -> Option<u16> {
-        self.extended(ACS)?.map_or(Some(0), |place| self.u16(place + 6))
+        self.extended(ACS).ok()?.map_or(Some(0), |place| self.u16(place + 6))
     }
 
     /// Whether address translation service is on; `None` for a function without it.
     pub(super) fn ats(&self) -> Option<bool> {
-        Some(self.u16(self.extended(ATS)?? + 6)? & 0x8000 != 0)
+        Some(self.u16(self.extended(ATS).ok()?? + 6)? & 0x8000 != 0)
     }
 
     /// Whether relaxed ordering is on.
@@ -75,24 +78,24 @@ impl ConfigSpace {
         None
     }
 
-    /// Where an extended capability begins, if there is one; `None` if that could not be read.
-    fn extended(&self, id: u16) -> Option<Option<usize>> {
+    /// Where an extended capability begins, if there is one.
+    fn extended(&self, id: u16) -> Result<Option<usize>, Unreadable> {
         let mut place = EXTENDED;
         for _ in 0..(SIZE as usize - EXTENDED) / 8 {
-            let header = self.u32(place)?;
+            let header = self.u32(place).ok_or(Unreadable)?;
             if header == u32::MAX {
-                return None;
+                return Err(Unreadable);
             }
             if header as u16 == id {
-                return Some(Some(place));
+                return Ok(Some(place));
             }
             place = (header >> 20 & !3) as usize;
             // The last one's next, and the only one of a function without any, is 0 (7.6.3).
             if place < EXTENDED {
-                return Some(None);
+                return Ok(None);
             }
         }
-        None
+        Err(Unreadable)
     }
 
     fn u16(&self, place: usize) -> Option<u16> {

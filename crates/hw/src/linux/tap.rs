@@ -25,7 +25,7 @@ const ENODEV: i32 = 19;
 pub fn tap_queues(index: u32) -> io::Result<Option<usize>> {
     let mut kernel = Connection::over(Protocol::Route.open()?, PATIENCE);
     match link::get(&mut kernel, index, 0) {
-        Ok(answer) => Ok(queues(link::attributes(&answer))),
+        Ok(answer) => Ok(queues(&link::attributes(&answer))),
         Err(failure) => match failure.errno() {
             Some(ENODEV) => Ok(None),
             Some(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -34,7 +34,7 @@ pub fn tap_queues(index: u32) -> io::Result<Option<usize>> {
     }
 }
 
-fn queues(link: Attributes<'_>) -> Option<usize> {
+fn queues(link: &Attributes<'_>) -> Option<usize> {
     let data = link.first(IFLA_LINKINFO)?.nested().first(IFLA_INFO_DATA)?.nested();
     let count = |kind| data.first(kind).and_then(Attribute::u32);
     let off = count(IFLA_TUN_NUM_DISABLED_QUEUES).unwrap_or(0);
@@ -54,7 +54,7 @@ mod tests {
                 data.u8(7, 1).u32(IFLA_TUN_NUM_QUEUES, 3).u32(IFLA_TUN_NUM_DISABLED_QUEUES, 1);
             });
         });
-        assert_eq!(queues(Attributes(link.finish())), Some(4));
+        assert_eq!(queues(&Attributes(link.finish())), Some(4));
     }
 
     #[test]
@@ -63,8 +63,8 @@ mod tests {
         link.unmarked_nest(IFLA_LINKINFO, |info| {
             info.text(1, "veth");
         });
-        assert_eq!(queues(Attributes(link.finish())), None);
-        assert_eq!(queues(Attributes(&[])), None);
+        assert_eq!(queues(&Attributes(link.finish())), None);
+        assert_eq!(queues(&Attributes(&[])), None);
     }
 
     #[test]
