@@ -182,6 +182,11 @@ impl fmt::Display for Prefix {
 /// What every key begins with; another layout would have another.
 const ROOT: &str = "/v1";
 
+/// Every key there is.
+pub fn everything() -> Prefix {
+    Prefix(format!("{ROOT}/"))
+}
+
 /// All hosts of a region, as their agents reported them.
 pub fn hosts(region: &RegionName) -> Prefix {
     Prefix(format!("{ROOT}/hosts/{region}/"))

@@ -4,10 +4,13 @@
 //!   watches and leases, embedded or etcd. Nothing else here knows which of the two it is.
 //! - [`keys`] is the one place that knows where in the store things are.
 //! - [`placement`] decides, without I/O, which hosts, GPUs and VFs serve a request.
+//! - [`claims`] writes what was decided, each placement in one transaction, so that nothing is given
+//!   twice however many servers place at once.
 //!
 //! No hardware is touched from here; a host's agent does that, by what it finds under its own key.
 #![forbid(unsafe_code)]
 
+pub mod claims;
 pub mod keys;
 pub mod placement;
 pub mod store;

@@ -42,7 +42,7 @@ fn pf() -> impl Strategy<Value = Pf> {
     ];
     let leaf = prop::option::weighted(0.9, prop_oneof![3 => Just("l0"), 2 => Just("l1")]);
     let fabric_name = prop_oneof![5 => Just("east"), 1 => Just("west")];
-    (path, fabric_name, leaf, position(), 1..=4_u32, 0..=2_usize).prop_map(
+    (path, fabric_name, leaf, position(), 2..=4_u32, 0..=3_usize).prop_map(
         |(path, name, leaf, position, rate, vfs)| Pf {
             name: PfName::new("pf").expect("a name"),
             path,
@@ -58,10 +58,10 @@ fn pf() -> impl Strategy<Value = Pf> {
 
 fn report() -> impl Strategy<Value = HostReport> {
     let pod = prop::option::weighted(0.8, prop_oneof![Just("p0"), Just("p1")]);
-    let gpus = prop::collection::vec(position(), 0..=4);
-    let name = prop_oneof![6 => Just("H100"), 1 => Just("A100")];
+    let gpus = prop::collection::vec(position(), 0..=5);
+    let name = prop_oneof![12 => Just("H100"), 1 => Just("A100")];
     let rails = prop::option::weighted(0.8, Just([0_u16, 1, 2, 3]).prop_shuffle());
-    (pod, gpus, name, prop::collection::vec(pf(), 0..=4), rails, 0..=8_u32).prop_map(
+    (pod, gpus, name, prop::collection::vec(pf(), 1..=4), rails, 2..=12_u32).prop_map(
         |(pod, positions, name, mut pfs, rails, vcpus)| {
             for (n, pf) in pfs.iter_mut().enumerate() {
                 pf.name = PfName::new(&format!("pf{n}")).expect("a name");
@@ -94,7 +94,7 @@ fn request() -> impl Strategy<Value = Request> {
         1 => Just(Distance::Pxb),
         1 => Just(Distance::Phb),
         1 => Just(Distance::Node),
-        3 => Just(Distance::Sys),
+        4 => Just(Distance::Sys),
     ];
     let rdma = prop_oneof![Just(RdmaNeed::Hardware), Just(RdmaNeed::None)];
     let vfs = (1..=3_u32, 0..=2_u32, rdma, distance, any::<bool>()).prop_map(
@@ -107,9 +107,10 @@ fn request() -> impl Strategy<Value = Request> {
             rail_aligned,
         },
     );
-    let gpus = (1..=3_u32).prop_map(|count| GpuNeed { model: model("H100"), count });
+    let gpus = prop_oneof![3 => Just(1_u32), 2 => Just(2), 1 => Just(3)]
+        .prop_map(|count| GpuNeed { model: model("H100"), count });
     let flavor = (prop::option::of(gpus), prop::option::weighted(0.9, vfs), 0..=3_u32);
-    (1..=4_u32, 0..=2_u32, flavor, policy).prop_map(|(vms, spares, (gpus, vfs, vcpus), policy)| {
+    (1..=3_u32, 0..=1_u32, flavor, policy).prop_map(|(vms, spares, (gpus, vfs, vcpus), policy)| {
         let scalars = Scalars { vcpus, ram_mib: 4, disk_gib: 4 };
         Request { vms, spares, flavor: Flavor { gpus, vfs, scalars }, policy }
     })

@@ -3,6 +3,8 @@
 //! model over random histories; etcd's members are killed under a workload.
 
 mod cases;
+#[cfg(feature = "etcd")]
+mod cluster;
 mod election;
 mod embedded;
 #[cfg(feature = "etcd")]
