@@ -1,6 +1,6 @@
-//! Figures, not verdicts: how long a placement takes at 100 to 10,000 hosts, and how many transactions
-//! a second the embedded store makes durable. `cargo test --release -p lanekeeper-control --test measure
-//! -- --ignored --nocapture --test-threads 1`
+//! Figures, not verdicts: how long a placement takes at 100 to 10,000 hosts, how many transactions a
+//! second the embedded store makes durable, and how many claims a second come of the two.
+//! `cargo run --release -p lanekeeper-control --example measure`
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -110,8 +110,6 @@ fn at(sorted: &[Duration], part: f64) -> Duration {
     sorted[((sorted.len() - 1) as f64 * part) as usize]
 }
 
-#[test]
-#[ignore = "long: a measurement"]
 fn placements_at_100_to_10_000_hosts() {
     println!(
         "hosts  full  answers placed refused |  p50    p99    max   | refusals p50   p99 | add+remove mean"
@@ -178,8 +176,6 @@ fn measure(hosts: usize, full: u64) {
     );
 }
 
-#[test]
-#[ignore = "long: a measurement"]
 fn durable_transactions_a_second() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for workers in [1, 8, 64, 512] {
@@ -216,8 +212,6 @@ fn durable_transactions_a_second() {
     }
 }
 
-#[test]
-#[ignore = "long: a measurement"]
 fn claims_a_second_at_10_000_hosts() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -255,4 +249,10 @@ fn claims_a_second_at_10_000_hosts() {
         let took = begun.elapsed();
         println!("6400 claims by 64 callers in {took:.2?}: {:.0}/s", 6400.0 / took.as_secs_f64());
     });
+}
+
+fn main() {
+    placements_at_100_to_10_000_hosts();
+    durable_transactions_a_second();
+    claims_a_second_at_10_000_hosts();
 }
