@@ -2,15 +2,13 @@
 //! was cut short is finished or undone; VFs that are gone are made again as the last apply had
 //! them; claims are made ready again or said to be lost; free VFs are scrubbed.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use lanekeeper_model::VfIndex;
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{drift, wanted_driver};
 use crate::error::HostError;
-use crate::ledger::{ClaimRecord, LedgerError, Life, VfRecord};
+use crate::ledger::{LedgerError, Life, VfRecord};
 use crate::owner::{Owner, Session};
 use crate::plan::PfPlan;
 use crate::plan::{Finding, pf_steps};
@@ -170,17 +168,18 @@ impl Owner {
         }
         events.push(RecoveryEvent::PfGone { pf: record.name.clone() });
         // What was cut short is over with the VF: nobody counts on it, and its token is free.
-        let is_over = |claim: &ClaimRecord, vfs: &BTreeMap<VfIndex, VfRecord>| {
-            let released = vfs.get(&claim.vf).is_some_and(|vf| vf.life == Life::Scrubbing);
-            released || !claim.handed_over
-        };
-        let over = record.claims.extract_if(.., |_, claim| is_over(claim, &record.vfs));
-        for (id, claim) in over.collect::<Vec<_>>() {
+        for (id, claim) in std::mem::take(&mut record.claims) {
+            let life = record.vfs.get(&claim.vf).map(|vf| &vf.life);
+            let over = if life == Some(&Life::Scrubbing) {
+                RecoveryEvent::ReleaseFinished { claim: id }
+            } else if claim.handed_over {
+                record.claims.insert(id, claim);
+                continue;
+            } else {
+                RecoveryEvent::ClaimUndone { claim: id }
+            };
             record.vfs.insert(claim.vf, VfRecord::absent());
-            events.push(match claim.handed_over {
-                true => RecoveryEvent::ReleaseFinished { claim: id },
-                false => RecoveryEvent::ClaimUndone { claim: id },
-            });
+            events.push(over);
         }
         for (id, claim) in &mut record.claims {
             let why = claim.lost.get_or_insert_with(|| "its PF is gone".to_owned()).clone();
