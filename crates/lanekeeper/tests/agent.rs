@@ -135,7 +135,7 @@ fn an_agent_whose_events_nobody_reads_answers_and_ends_all_the_same() {
     let socket = place.path("agent.sock");
     let (unread, mut full) = std::io::pipe().expect("a pipe");
     // As much as a pipe holds (pipe(7)): the next write waits for a reader.
-    full.write_all(&[b'\n'; 64 * 1024]).expect("filled");
+    full.write_all(&vec![b'\n'; 64 * 1024]).expect("filled");
     let mut command = place.command();
     command.arg("--listen").arg(&socket).stdout(full).stderr(Stdio::null());
     let (_teller, events) = mpsc::channel();
