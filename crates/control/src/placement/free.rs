@@ -126,7 +126,7 @@ impl Free {
     fn slots(&self, at: usize, need: &VfNeed) -> u32 {
         let FreePf { vfs, rate } = &self.pfs[at];
         let vfs = vfs.len() as u32;
-        if need.rate.0 == 0 { vfs } else { vfs.min(rate / need.rate.0) }
+        rate.checked_div(need.rate.0).map_or(vfs, |most| most.min(vfs))
     }
 
     /// How many VMs the host takes, at least one; or what it lacks for one.

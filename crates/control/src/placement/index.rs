@@ -111,29 +111,29 @@ const ANY: Model = Model::MAX;
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Areas<K: Eq + Hash> {
     numbers: HashMap<K, u32>,
-    areas: Vec<Area>,
+    list: Vec<Area>,
     order: BTreeSet<(Model, Sums, u32)>,
 }
 
 impl<K: Eq + Hash> Default for Areas<K> {
     fn default() -> Self {
-        Self { numbers: HashMap::new(), areas: Vec::new(), order: BTreeSet::new() }
+        Self { numbers: HashMap::new(), list: Vec::new(), order: BTreeSet::new() }
     }
 }
 
 impl<K: Eq + Hash> Areas<K> {
     fn number(&mut self, key: K) -> u32 {
-        let next = self.areas.len() as u32;
+        let next = self.list.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
-            self.areas.push(Area::default());
+            self.list.push(Area::default());
         }
         number
     }
 
     /// Put a host into its area or take it out.
     fn count(&mut self, area: u32, host: HostRef, of: Sorted, is_in: bool) {
-        let place = &mut self.areas[area as usize];
+        let place = &mut self.list[area as usize];
         if is_in {
             place.hosts.insert(host);
         } else {
@@ -171,7 +171,7 @@ impl<K: Eq + Hash> Areas<K> {
     }
 
     pub(super) fn hosts(&self, area: u32) -> impl Iterator<Item = HostRef> + '_ {
-        self.areas[area as usize].hosts.iter().copied()
+        self.list[area as usize].hosts.iter().copied()
     }
 }
 

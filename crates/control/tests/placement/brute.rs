@@ -138,9 +138,9 @@ fn one_vm(
     let Some(need) = &flavor.vfs else {
         return of_gpus.into_iter().map(|gpus| (gpus, Vec::new())).collect();
     };
-    let slots = |(pf, (vfs, rate)): (&Pf, &(u32, u32))| match serves(pf, need) {
-        false => 0,
-        true => rate.checked_div(need.rate.0).map_or(*vfs, |most| most.min(*vfs)),
+    let slots = |(pf, (vfs, rate)): (&Pf, &(u32, u32))| {
+        let by_rate = rate.checked_div(need.rate.0).map_or(*vfs, |most| most.min(*vfs));
+        if serves(pf, need) { by_rate } else { 0 }
     };
     let slots: Vec<u32> = report.pfs.iter().zip(&left.pfs).map(slots).collect();
     let on_rails = |pfs: &Vec<usize>| match first_rail {

@@ -75,11 +75,10 @@ impl Worker {
                     self.tickets.push(ticket);
                     break;
                 }
-                Ok(Outcome::Conflict { .. }) => {}
+                Ok(Outcome::Conflict { .. }) | Err(StoreError::Unavailable(_)) => {}
                 Err(StoreError::Unknown(_)) => {
                     self.unknown += u64::from(tried.insert(ticket));
                 }
-                Err(StoreError::Unavailable(_)) => {}
                 Err(other) => panic!("{other}"),
             }
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::tables::{
-    COMPACTED, CURRENT, LAST_LEASE, LEASE_KEYS, LEASES, LOG, META, REVISION, VERSIONS, disk, number,
+    COMPACTED, CURRENT, LAST_LEASE, LEASE_KEYS, LEASES, LOG, META, REVISION, VERSIONS, Version,
+    disk, number,
 };
 use crate::keys::Key;
 use crate::store::{Expect, Lease, LeaseId, Outcome, Revision, StoreError, Transaction, Write};
@@ -28,7 +29,7 @@ pub(super) struct Done {
 pub(super) struct Session<'t> {
     meta: Table<'t, &'static str, u64>,
     current: Table<'t, &'static str, u64>,
-    versions: Table<'t, (&'static str, u64), Option<(u64, u64, &'static [u8])>>,
+    versions: Table<'t, (&'static str, u64), Version<'static>>,
     log: Table<'t, u64, Vec<&'static str>>,
     leases: Table<'t, u64, u64>,
     lease_keys: Table<'t, (u64, &'static str), ()>,

@@ -24,9 +24,11 @@ pub(super) const LAST_LEASE: &str = "last-lease";
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 /// Each key that is there, and the revision that last wrote it.
 pub(super) const CURRENT: TableDefinition<&str, u64> = TableDefinition::new("current");
-/// What each revision made of a key: created in which revision, under which lease (0: none), its
-/// value; or that it was deleted.
-pub(super) const VERSIONS: TableDefinition<(&str, u64), Option<(u64, u64, &[u8])>> =
+/// What a revision made of a key: created in which revision, under which lease (0: none), its value;
+/// or that it was deleted.
+pub(super) type Version<'a> = Option<(u64, u64, &'a [u8])>;
+/// Each key in each revision that changed it.
+pub(super) const VERSIONS: TableDefinition<(&str, u64), Version<'_>> =
     TableDefinition::new("versions");
 /// The keys that each revision changed, in order.
 pub(super) const LOG: TableDefinition<u64, Vec<&str>> = TableDefinition::new("log");
@@ -92,11 +94,7 @@ fn bounds(transaction: &ReadTransaction) -> Result<(u64, u64), StoreError> {
 }
 
 /// One version of a key as an entry; `None` if it is a deletion.
-fn entry(
-    key: &str,
-    modified: u64,
-    version: Option<(u64, u64, &[u8])>,
-) -> Result<Option<Entry>, StoreError> {
+fn entry(key: &str, modified: u64, version: Version<'_>) -> Result<Option<Entry>, StoreError> {
     let Some((created, lease, value)) = version else { return Ok(None) };
     Ok(Some(Entry {
         key: Key::parse(key).map_err(|error| foreign(&error))?,
@@ -166,7 +164,7 @@ fn newest_of(
         let (key, modified) = row.map_err(disk)?;
         let (key, modified) = (key.value(), modified.value());
         let version = versions.get((key, modified)).map_err(disk)?;
-        let version = version.as_ref().and_then(|version| version.value());
+        let version = version.as_ref().and_then(redb::AccessGuard::value);
         found.extend(entry(key, modified, version)?);
     }
     Ok(found)
@@ -241,7 +239,7 @@ pub(super) fn log(
                 continue;
             }
             let version = versions.get((text, revision)).map_err(disk)?;
-            let version = version.as_ref().and_then(|version| version.value());
+            let version = version.as_ref().and_then(redb::AccessGuard::value);
             changes.push(entry(text, revision, version)?.map_or(Change::Delete(key), Change::Put));
         }
         if !changes.is_empty() {
