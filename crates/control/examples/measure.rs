@@ -106,8 +106,9 @@ fn draw(dice: &mut Dice) -> Request {
     }
 }
 
-fn at(sorted: &[Duration], part: f64) -> Duration {
-    sorted[((sorted.len() - 1) as f64 * part) as usize]
+/// The duration that so many of a thousand do not exceed.
+fn at(sorted: &[Duration], part: usize) -> Duration {
+    sorted[(sorted.len() - 1) * part / 1000]
 }
 
 fn placements_at_100_to_10_000_hosts() {
@@ -167,11 +168,11 @@ fn measure(hosts: usize, full: u64) {
         "{hosts:6} {full:4}% {answers:7} {:6} {:7} | {:6.1?} {:6.1?} {:6.1?} | {:6.1?} {:6.1?} | {:6.1?}",
         placed.len(),
         refused.len(),
-        of(&placed, 0.5),
-        of(&placed, 0.99),
-        of(&placed, 1.0),
-        of(&refused, 0.5),
-        of(&refused, 0.99),
+        of(&placed, 500),
+        of(&placed, 990),
+        of(&placed, 1000),
+        of(&refused, 500),
+        of(&refused, 990),
         updates.iter().sum::<Duration>() / updates.len() as u32,
     );
 }
@@ -182,7 +183,7 @@ fn durable_transactions_a_second() {
         let home = tempfile::tempdir().expect("a folder");
         let store: Arc<dyn Store> = Arc::new(Embedded::open(home.path()).expect("a store"));
         let begun = Instant::now();
-        let count: u64 = runtime.block_on(async {
+        let count: u32 = runtime.block_on(async {
             let running: Vec<_> = (0..workers)
                 .map(|worker| {
                     let store = Arc::clone(&store);
@@ -207,7 +208,7 @@ fn durable_transactions_a_second() {
         });
         println!(
             "{workers:4} at once: {:8.0} transactions/s",
-            count as f64 / begun.elapsed().as_secs_f64()
+            f64::from(count) / begun.elapsed().as_secs_f64()
         );
     }
 }
