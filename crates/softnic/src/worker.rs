@@ -21,7 +21,7 @@ use rustix::event::epoll;
 use crate::cores;
 use crate::features;
 use crate::nic::{News, Published, Shared};
-use crate::ring::{BATCH, Fill, FillError, Gather, PopScratch, RingFault, guard};
+use crate::ring::{BATCH, Fill, FillError, Gather, PopScratch, Popped, RingFault, guard};
 use crate::switch::{
     EDITED_HEAD, Egress, FrameBytes, HEAD, Ingress, Meter, NetHeader, OffloadSet, PortTally, Route,
     Segments, Source, SwitchTable, Work, WorkerCounters, finish_checksum, flow_hash, judge_egress,
@@ -122,6 +122,15 @@ impl Batch {
             vfs: 0,
             to_uplink: 0,
         }
+    }
+
+    /// Notes the length of a frame; gives the room that its first bytes are to be copied to.
+    #[inline(always)]
+    fn begin(&mut self, frame: usize, len: usize) -> &mut [u8] {
+        let head_len = len.min(HEAD);
+        self.head_len[frame] = head_len as u8;
+        self.len[frame] = len as u32;
+        &mut self.heads[frame][..head_len]
     }
 
     #[inline]
@@ -380,8 +389,7 @@ impl Worker {
         let mut tally = PortTally::default();
         let mut wire_bytes = 0;
         for frame in 0..count {
-            let gather = popped.frame(frame);
-            match read_head(batch, frame, &gather, header_len) {
+            match read_head(batch, frame, &popped, header_len) {
                 Some(header) => {
                     let len = batch.len[frame] as usize;
                     let verdict = judge_ingress(policy, batch.head(frame), len, &header, may_send)
@@ -443,9 +451,9 @@ impl Worker {
         }
         for (frame, (header, bytes)) in received.iter().enumerate() {
             let header = NetHeader::parse(header);
-            let gather = Gather::from_slice(bytes);
-            keep_head(batch, frame, &gather, 0);
             let len = bytes.len();
+            let head = batch.begin(frame, len);
+            head.copy_from_slice(&bytes[..head.len()]);
             let verdict =
                 judge_uplink(policy, batch.head(frame), len, &header, None).and_then(|ingress| {
                     if round.table.should_forget(&ingress) {
@@ -521,29 +529,19 @@ impl Worker {
 
 /// Copy the net header and the head of a frame out of guest memory; `None` if it has no bytes
 /// behind the net header.
-#[inline]
+#[inline(always)]
 fn read_head(
     batch: &mut Batch,
     frame: usize,
-    gather: &Gather<'_>,
+    popped: &Popped<'_>,
     header_len: usize,
 ) -> Option<NetHeader> {
     let mut bytes = [0; NetHeader::LEN];
-    if gather.len() <= header_len || gather.copy_at(0, &mut bytes[..header_len]) != header_len {
-        return None;
-    }
-    keep_head(batch, frame, gather, header_len);
+    let len = popped.frame_len(frame).checked_sub(header_len).filter(|len| *len > 0)?;
+    popped.copy_at(frame, 0, &mut bytes[..header_len]);
+    popped.copy_at(frame, header_len, batch.begin(frame, len));
     // A legacy header has no `num_buffers`; the zeroes in its place say the same.
     Some(NetHeader::parse(&bytes))
-}
-
-#[inline]
-fn keep_head(batch: &mut Batch, frame: usize, gather: &Gather<'_>, header_len: usize) {
-    let len = gather.len() - header_len;
-    let head_len = len.min(HEAD);
-    gather.copy_at(header_len, &mut batch.heads[frame][..head_len]);
-    batch.head_len[frame] = head_len as u8;
-    batch.len[frame] = len as u32;
 }
 
 /// Give every frame of the batch to the VFs it is for: each receiver's ring is locked, published
@@ -614,6 +612,7 @@ fn deliver_to<'f>(
     };
     ring.queue.expect(frames.count_ones() as usize);
     let mut fill = ring.queue.fill();
+    let mut edited = [0; EDITED_HEAD];
     for frame in bits(frames.into()) {
         let len = batch.len[frame] as usize;
         let Some(ingress) = &batch.ingress[frame] else { continue };
@@ -625,19 +624,17 @@ fn deliver_to<'f>(
             }
         };
         let head = batch.head(frame);
-        let skip = header_len + head.len();
-        let mut edited = [0; EDITED_HEAD];
+        let (all_local, skip) = (head.len() == len, header_len + head.len());
         let head = if egress.edit.is_none() {
             head
         } else {
             let edited_len = egress.edit.apply(head, &mut edited);
             &edited[..edited_len]
         };
-        let gather = whole(frame);
-        let gather = gather.replace_head(head, skip);
-        let result = if egress.work() == Work::None {
-            receiver.push(&mut fill, egress.header(), &gather, tally)
+        let result = if egress.work() == Work::None && all_local {
+            receiver.push_local(&mut fill, egress.header(), head, tally)
         } else {
+            let gather = whole(frame).replace_head(head, skip);
             receiver.push_prepared(&mut fill, &egress, head, &gather, tally)
         };
         match result {
@@ -677,7 +674,21 @@ impl Receiver {
         Ok(())
     }
 
-    /// A frame whose receiver takes less than its sender left to do.
+    /// A frame whose bytes were all copied and judged.
+    #[inline(always)]
+    fn push_local(
+        self,
+        fill: &mut Fill<'_>,
+        header: NetHeader,
+        frame: &[u8],
+        tally: &mut PortTally,
+    ) -> Result<(), FillError> {
+        fill.push_local(&header.to_bytes()[..self.header_len], self.mergeable, frame)?;
+        tally.rx(frame.len());
+        Ok(())
+    }
+
+    /// Any frame, also one whose receiver takes less than its sender left to do.
     #[inline(never)]
     fn push_prepared(
         self,

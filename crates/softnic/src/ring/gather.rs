@@ -89,13 +89,6 @@ impl<'a> Gather<'a> {
     /// Copies bytes from `offset` on; returns how many: fewer than asked where the frame ends.
     #[inline]
     pub fn copy_at(&self, offset: usize, into: &mut [u8]) -> usize {
-        // Most heads are wanted from a frame that is still whole and in one segment.
-        if let ([[], [], []], [first, ..]) = (&self.local, self.segments) {
-            let part = first.skip(self.skip + offset).truncate(self.len.saturating_sub(offset));
-            if part.len() >= into.len() {
-                return part.read(0, into);
-            }
-        }
         let mut done = 0;
         self.pieces(offset, into.len(), |piece| {
             let to = &mut into[done..];

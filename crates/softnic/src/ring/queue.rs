@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::chain::{Chain, Direction, MIXED, Plain, Pool, WRITABLE};
 use super::gather::Gather;
 use super::journal::Journal;
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, Segment};
 use super::packed::PackedRing;
 use super::split::SplitRing;
 use super::{BATCH, FillError, MAX_BUFFERS, Position, RingFault, RingKind, RingSpec};
@@ -294,6 +294,36 @@ impl Popped<'_> {
         )
     }
 
+    /// Bytes of chain `index`.
+    ///
+    /// # Panics
+    /// As [`Popped::frame`].
+    #[inline(always)]
+    pub fn frame_len(&self, index: usize) -> usize {
+        self.chains[index].len
+    }
+
+    /// Copies bytes of chain `index` from `offset` on, as [`Gather::copy_at`] does; at once where
+    /// they lie in its first buffer, as nearly all headers do.
+    ///
+    /// # Panics
+    /// As [`Popped::frame`].
+    #[inline(always)]
+    pub fn copy_at(&self, index: usize, offset: usize, into: &mut [u8]) -> usize {
+        if let [first] = self.pool.range(self.chains[index].first as usize, 1) {
+            let part = first.skip(offset);
+            if part.len() >= into.len() {
+                return part.read(0, into);
+            }
+        }
+        self.copy_scattered(index, offset, into)
+    }
+
+    #[inline(never)]
+    fn copy_scattered(&self, index: usize, offset: usize, into: &mut [u8]) -> usize {
+        self.frame(index).copy_at(offset, into)
+    }
+
     /// Gives all chains back to the driver and publishes that once.
     pub fn complete(self) {
         drop(self);
@@ -377,12 +407,36 @@ impl Fill<'_> {
             if ring.must_publish() {
                 ring.publish();
             }
-            if !push_plain(ring, net_header, frame) {
+            if !push_plain(ring, net_header, frame.len(), |to, at| frame.deliver_to(to, at)) {
                 push_spread(ring, filling, net_header, mergeable, frame)?;
             }
         });
         self.unpublished = true;
         Ok(())
+    }
+
+    /// As [`Fill::push`], for a frame of local bytes; the quick way for short ones.
+    ///
+    /// # Errors
+    /// As [`Fill::push`].
+    #[inline(always)]
+    pub fn push_local(
+        &mut self,
+        net_header: &[u8],
+        mergeable: bool,
+        frame: &[u8],
+    ) -> Result<(), FillError> {
+        let put = on_ring!(&mut self.queue.format, ring => {
+            !ring.must_publish()
+                && push_plain(ring, net_header, frame.len(), |to, at| {
+                    to.write(at, frame);
+                })
+        });
+        if put {
+            self.unpublished = true;
+            return Ok(());
+        }
+        self.push(net_header, mergeable, &Gather::from_slice(frame))
     }
 
     /// Shows the frames to the driver.
@@ -419,19 +473,24 @@ fn patched(net_header: &[u8], buffers: u16) -> ([u8; NET_HEADER], usize) {
     (header, len)
 }
 
-/// The usual case: the next buffer is in one piece and takes the whole frame. False if it is not,
-/// or does not, or is not there.
+/// The usual case: the next buffer is in one piece and takes the whole frame, which `deliver` puts
+/// there. False if it is not, or does not, or is not there.
 #[inline(always)]
-fn push_plain<R: Ring>(ring: &mut R, net_header: &[u8], frame: &Gather<'_>) -> bool {
+fn push_plain<R: Ring>(
+    ring: &mut R,
+    net_header: &[u8],
+    frame_len: usize,
+    deliver: impl FnOnce(Segment, usize),
+) -> bool {
     let (header, skip) = patched(net_header, 1);
-    let need = skip + frame.len();
+    let need = skip + frame_len;
     let Some(Plain { id, segment }) = ring.take_plain::<WRITABLE>(need) else { return false };
     if skip == NET_HEADER {
         segment.write(0, &header);
     } else {
         segment.write(0, &header[..skip]);
     }
-    frame.deliver_to(segment, skip);
+    deliver(segment, skip);
     ring.put_used(id, 1, need as u32);
     true
 }
