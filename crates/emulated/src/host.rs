@@ -8,7 +8,7 @@ use lanekeeper_testbed::guest_image::{self, GuestImage};
 use lanekeeper_testbed::{Progress, packages, qemu};
 use lanekeeper_vmm::qmp::{QmpError, Unplugged};
 use lanekeeper_vmm::{
-    Accel, Boot, Driver, Exit, Host, HostError, Hugepages, Job, Machine, Qemu, Vm, VmSpec,
+    Accel, Boot, Driver, Exit, Host, HostError, Hugepages, Job, Kept, Machine, Qemu, Vm, VmSpec,
 };
 use serde_json::{Value, json};
 
@@ -75,6 +75,7 @@ impl Rig {
             accel: Accel::Tcg,
             hugepages: Hugepages::Never,
             spare_slots: 0,
+            dies_with_parent: plan.dies_with_parent,
             numa_nodes: plan.numa_nodes(),
             arguments: plan.arguments(),
             ..VmSpec::new(&plan.name, plan.memory_mib(), boot, &plan.run_folder)
@@ -163,6 +164,14 @@ impl SriovHost {
             error,
         })?;
         self.command("set-action", &json!({ "reboot": "shutdown" })).map(drop)
+    }
+
+    /// Let the host run on when this handle and this process are gone.
+    ///
+    /// # Errors
+    /// [`EmulatedError::Vm`] for a host whose plan says that it dies with this process.
+    pub fn keep_running(self) -> Result<Kept, EmulatedError> {
+        Ok(self.vm.keep_running()?)
     }
 
     /// End the host at once, as a power cut would.

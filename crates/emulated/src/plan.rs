@@ -55,6 +55,8 @@ pub struct HostPlan {
     pub tenants: Vec<String>,
     /// Folder for its sockets and logs, on this machine.
     pub run_folder: PathBuf,
+    /// The kernel ends it when this process ends, however that comes about.
+    pub dies_with_parent: bool,
 }
 
 /// One PF: an Intel 82576 with seven VFs.
@@ -332,6 +334,7 @@ mod tests {
             shares: vec![Share { tag: "bin".to_owned(), folder: "/a,b".into() }],
             tenants: vec!["t1".to_owned()],
             run_folder: "/run/h1".into(),
+            dies_with_parent: true,
         }
     }
 

@@ -36,6 +36,36 @@ pub(super) fn write(
     Ok(text)
 }
 
+/// How to try `lanekeeper host` in the emulated host, whose applied host file is `host_file`.
+pub(super) fn write_sriov(program: &str, host_file: &str) -> String {
+    let mut text = "\nThe emulated host is kept up, with 4 free VFs.\n".to_owned();
+    for (what, command) in [
+        ("Look at its NICs", "demo exec host lanekeeper host show".to_owned()),
+        ("See how it was set up", format!("demo exec host cat {host_file}")),
+        (
+            "Claim a VF, and give it back with the id that this prints",
+            "demo exec host 'LANEKEEPER_TOKEN=mine lanekeeper host claim --pool lanes --vlan 100'"
+                .to_owned(),
+        ),
+        (
+            "Bring a host file of your own",
+            "demo exec host \"echo $(base64 -w0 mine.yaml) | base64 -d >/tmp/mine.yaml\""
+                .to_owned(),
+        ),
+        (
+            "See what it would change",
+            "demo exec host lanekeeper host plan /tmp/mine.yaml".to_owned(),
+        ),
+        ("Change it", "demo exec host lanekeeper host apply /tmp/mine.yaml".to_owned()),
+        ("Log in (Ctrl-] leaves it)", "demo console host".to_owned()),
+        ("Take it down", "demo --down".to_owned()),
+    ] {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "\n{what}:\n    {program} {command}");
+    }
+    text
+}
+
 /// Server and client of a write test from the first VM to the second, over their VFs.
 fn rdma_pair(from: &Station<'_>, to: &Station<'_>) -> (String, String) {
     let command = |station: &Station<'_>, server: &str| {
@@ -81,6 +111,15 @@ mod tests {
     use super::super::plan::VMS;
     use super::*;
     use lanekeeper_verify::{Gid, LocalHost, RdmaPort};
+
+    #[test]
+    fn every_line_on_the_emulated_host_is_short_and_calls_the_program_as_the_user_did() {
+        let text = write_sriov("./lk", "/tmp/host.yaml");
+        assert!(text.contains("    ./lk demo exec host lanekeeper host show\n"), "{text}");
+        let commands = text.lines().filter(|line| line.starts_with("    "));
+        assert!(commands.clone().all(|line| line.starts_with("    ./lk demo ")), "{text}");
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+    }
 
     #[test]
     fn it_says_where_each_vm_is_and_offers_commands_that_fit() {

@@ -57,7 +57,7 @@ pub(crate) struct Args {
     keep: bool,
     /// Show it on real SR-IOV VFs instead: an emulated host with an emulated SR-IOV NIC, whose VFs
     /// go to VMs by VFIO.
-    #[arg(long, conflicts_with_all = ["keep", "down"])]
+    #[arg(long, conflicts_with = "down")]
     sriov: bool,
     /// Take down what --keep has left up, or a killed run has left behind, and do nothing else.
     #[arg(long, conflicts_with_all = ["keep", "json", "svg"])]
@@ -76,7 +76,7 @@ pub(crate) struct Args {
 enum Command {
     /// Run a command in a VM of a demo that was kept up.
     Exec {
-        /// Which VM: a1, a2, a3 or b1.
+        /// Which VM: a1, a2, a3 or b1; with --sriov the emulated host, named host.
         vm: String,
         /// The command: one word is shell text, several are a program and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -84,7 +84,7 @@ enum Command {
     },
     /// Log in to a VM of a demo that was kept up, over its serial console; Ctrl-] leaves it.
     Console {
-        /// Which VM: a1, a2, a3 or b1.
+        /// Which VM: as for exec.
         vm: String,
     },
 }
@@ -202,10 +202,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
                 |path: PathBuf| Picture::open(&path).map_err(|error| DemoError::file(&path, error));
             let picture = args.svg.map(open).transpose()?;
             let form = Form { json: args.json, picture };
+            let keep = args.keep;
             if args.sriov {
-                show(&site, false, form, sriov::STEPS, sriov::perform)
+                show(&site, keep, form, sriov::STEPS, move |site, progress| {
+                    sriov::perform(site, keep, progress)
+                })
             } else {
-                let keep = args.keep;
                 let steps = PREPARATIONS + checks::STEPS;
                 show(&site, keep, form, steps, move |site, progress| perform(site, keep, progress))
             }
@@ -342,7 +344,8 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
         if report.holds() { "all hold" } else { "NOT all hold" }
     ));
     if keep {
-        vms::keep(site, vms)?;
+        let kept = vms.into_iter().map(Vm::keep_running).collect::<Result<_, _>>()?;
+        vms::keep(site, kept)?;
     }
     Ok(done)
 }

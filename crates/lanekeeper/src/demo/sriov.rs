@@ -15,7 +15,7 @@ use lanekeeper_verify::{
 
 use super::progress::Progress;
 use super::residue::Site;
-use super::{DemoError, Done, Outcome, checks};
+use super::{DemoError, Done, Outcome, checks, guide, vms};
 
 /// How many times [`perform`] calls [`Progress::step`].
 pub(super) const STEPS: usize = 15;
@@ -33,17 +33,19 @@ const TCP: Duration = Duration::from_secs(3);
 /// The RoCE path MTU that Ethernet's 1500 bytes leave room for.
 const ROCE_MTU: u64 = 1024;
 const HOST_FILE: &str = "/tmp/host.yaml";
+/// This program, as the host sees it.
+const PROGRAM: &str = "/shared/bin/lanekeeper";
 
 /// Run it and give back what was found.
 ///
 /// # Errors
 /// [`DemoError`] when a step that everything after it needs did not work.
-pub(super) fn perform(site: &Site, progress: &Progress) -> Outcome {
+pub(super) fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     let began = Instant::now();
     progress.step("packages, kernel and a QEMU that emulates an SR-IOV NIC");
     let rig = Rig::prepare(&mut |what| progress.detail(what))?;
     progress.step("an emulated host with an SR-IOV NIC boots");
-    let host = site.make(|| boot(site, &rig))?;
+    let host = site.make(|| boot(site, &rig, keep))?;
     progress.detail(&format!("ready after {:.1} s", host.wait_ready(READY)?.as_secs_f64()));
     let lab = Lab { host: &host, progress };
     let mut report = Report::new(
@@ -60,10 +62,15 @@ pub(super) fn perform(site: &Site, progress: &Progress) -> Outcome {
     let took = began.elapsed().as_secs();
     let holds = if report.holds() { "all hold" } else { "NOT all hold" };
     report.statements.push(format!("{} checks, {holds} in {took} s.", report.rows.len()));
-    Ok(Done { report, guide: String::new() })
+    if keep {
+        // There it is called by its name alone.
+        lab.sh(&format!("ln -s {PROGRAM} /usr/bin/lanekeeper"))?;
+        vms::keep(site, vec![host.keep_running()?])?;
+    }
+    Ok(Done { report, guide: guide::write_sriov(&crate::program(), HOST_FILE) })
 }
 
-fn boot(site: &Site, rig: &Rig) -> Result<SriovHost, DemoError> {
+fn boot(site: &Site, rig: &Rig, keep: bool) -> Result<SriovHost, DemoError> {
     let program = std::env::current_exe()
         .map_err(|error| DemoError::file("/proc/self/exe".as_ref(), error))?;
     let folder = program.parent().unwrap_or("/".as_ref()).to_owned();
@@ -74,6 +81,7 @@ fn boot(site: &Site, rig: &Rig) -> Result<SriovHost, DemoError> {
         shares: vec![Share { tag: "bin".to_owned(), folder }],
         tenants: vec!["a1".to_owned(), "a2".to_owned()],
         run_folder: site.folder().to_owned(),
+        dies_with_parent: !keep,
     })?)
 }
 
@@ -262,9 +270,7 @@ pfs:
 }
 
 fn command(name: &str, arguments: &str) -> String {
-    format!(
-        "LANEKEEPER_LOG=warn LANEKEEPER_TOKEN=token-of-{name} /shared/bin/lanekeeper host {arguments}"
-    )
+    format!("LANEKEEPER_LOG=warn LANEKEEPER_TOKEN=token-of-{name} {PROGRAM} host {arguments}")
 }
 
 fn word(driver: DriverWanted) -> &'static str {

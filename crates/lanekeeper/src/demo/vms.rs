@@ -182,16 +182,15 @@ struct Lines {
     console: PathBuf,
 }
 
-/// Let the VMs run on, and write down how each is reached.
+/// Write down how each VM that runs on is reached.
 ///
 /// # Errors
-/// [`DemoError::Vm`], [`DemoError::File`].
-pub(super) fn keep(site: &Site, vms: Vec<Vm>) -> Result<(), DemoError> {
-    let mut lines = BTreeMap::new();
-    for vm in vms {
-        let Kept { name, agent, console, .. } = vm.keep_running()?;
-        lines.insert(name, Lines { agent, console });
-    }
+/// [`DemoError::File`].
+pub(super) fn keep(site: &Site, vms: Vec<Kept>) -> Result<(), DemoError> {
+    let lines: BTreeMap<_, _> = vms
+        .into_iter()
+        .map(|Kept { name, agent, console, .. }| (name, Lines { agent, console }))
+        .collect();
     let file = lines_file(site);
     let text = serde_json::to_vec(&lines).map_err(|error| DemoError::plan(&error))?;
     fs::write(&file, text).map_err(|error| DemoError::file(&file, error))

@@ -257,7 +257,7 @@ fn details(pf: &PfReading) -> Vec<String> {
             };
             format!("{} {state}", dev.name)
         }),
-        netdev.and_then(|dev| dev.speed).map(|speed| format!("{speed}")),
+        netdev.and_then(|dev| dev.speed).map(|speed| format!("{speed} Mb/s")),
         netdev.map(|dev| format!("MTU {}", dev.mtu)),
         netdev.and_then(|dev| dev.manager.as_ref()).map(|who| format!("managed by {who}")),
         pf.bond.as_ref().map(|bond| format!("in {bond}")),

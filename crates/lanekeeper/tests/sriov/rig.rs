@@ -42,6 +42,7 @@ pub(crate) fn boot(name: &str, change: impl FnOnce(&mut HostPlan)) -> Lab {
         }],
         tenants: Vec::new(),
         run_folder: folder.path().to_owned(),
+        dies_with_parent: true,
     };
     change(&mut plan);
     let host = rig.start(plan).expect("starts");
