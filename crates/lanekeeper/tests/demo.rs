@@ -46,9 +46,11 @@ fn assert_nothing_is_left() {
 
 /// Start a demo and wait until its VMs boot.
 fn start_and_wait_for_vms() -> Child {
-    let child = demo(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut child = demo(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
     let deadline = Instant::now() + Duration::from_secs(300);
     while !Path::new("/run/lanekeeper/demo/b1/serial.log").exists() {
+        let ended = child.try_wait().expect("asked");
+        assert_eq!(ended, None, "it ended early; is a demo kept up?");
         assert!(Instant::now() < deadline, "no VM was started");
         std::thread::sleep(Duration::from_millis(50));
     }
