@@ -21,6 +21,15 @@ use crate::snapshot::PfSnapshot;
 /// thing with another (mlx5's trust with its DSCP map) needs a second look.
 pub(crate) const PASSES: usize = 4;
 
+/// What a confirmation came to, by the PFs' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Confirmed {
+    /// Those that stay as they were applied.
+    pub kept: Vec<String>,
+    /// Those that were rolled back before, and were not applied since.
+    pub too_late: Vec<String>,
+}
+
 /// What an apply did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Applied {
@@ -70,6 +79,9 @@ impl Owner {
                 return Err(roll_back(&mut work[..=at], failed));
             }
         }
+        for (pf, _) in &work {
+            self.forget_namesakes(pf)?;
+        }
         for (pf, session) in &mut work {
             session.record.intent = None;
             session.save()?;
@@ -81,23 +93,63 @@ impl Owner {
         Ok(applied)
     }
 
-    /// Keep what was applied: nothing is rolled back any more. The names of the PFs that waited.
+    /// A card that is gone, without claims, is forgotten when another takes over its name.
+    fn forget_namesakes(&self, pf: &PfPlan) -> Result<(), HostError> {
+        for (key, record) in self.ledger.read_all()? {
+            let Ok(record) = record else { continue };
+            let namesake = record.name == pf.name && !record.identity.is(&pf.identity);
+            let gone = || matches!(self.locate(&record), Err(HostError::PfGone { .. }));
+            if !namesake || record.target.is_none() || !record.claims.is_empty() || !gone() {
+                continue;
+            }
+            let locked = self.ledger.lock(&key, self.lock_until())?;
+            let Some(mut record) = locked.load()? else { continue };
+            if record.claims.is_empty() {
+                (record.target, record.original, record.unconfirmed) = (None, None, None);
+                record.vfs.clear();
+                locked.save(&record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keep what was applied: nothing is rolled back any more.
     ///
     /// # Errors
     /// [`HostError::Ledger`], and those of the roll-back of an apply whose time has passed.
-    pub fn confirm(&self) -> Result<Vec<String>, HostError> {
-        let mut confirmed = Vec::new();
+    pub fn confirm(&self) -> Result<Confirmed, HostError> {
+        let mut confirmed = Confirmed::default();
         for key in self.ledger.keys()? {
-            if self.ledger.read(&key)?.unconfirmed.is_none() {
-                continue;
-            }
-            let mut session = self.session(&key)?;
-            if session.record.unconfirmed.take().is_some() {
-                session.save()?;
-                confirmed.push(session.name().to_owned());
+            let record = self.ledger.read(&key)?;
+            if record.unconfirmed.is_some() {
+                let mut session = self.session(&key)?;
+                if session.record.unconfirmed.take().is_some() {
+                    session.save()?;
+                    confirmed.kept.push(session.name().to_owned());
+                } else {
+                    confirmed.too_late.push(session.name().to_owned());
+                }
+            } else if record.rolled_back.is_some() {
+                confirmed.too_late.push(record.name);
             }
         }
         Ok(confirmed)
+    }
+
+    /// Time until the first apply that nobody has confirmed is to be rolled back, which
+    /// [`Owner::recover`] does; `None` if none waits.
+    ///
+    /// # Errors
+    /// [`HostError::Ledger`].
+    pub fn unconfirmed(&self) -> Result<Option<Duration>, HostError> {
+        let mut first = None;
+        for key in self.ledger.keys()? {
+            if let Some(waiting) = self.ledger.read(&key)?.unconfirmed {
+                let left = waiting.left(self.now()).unwrap_or_default();
+                first = Some(first.map_or(left, |first: Duration| first.min(left)));
+            }
+        }
+        Ok(first)
     }
 
     /// Give a PF back: everything is set as it was before we first touched it, and the ledger
@@ -129,13 +181,18 @@ impl Owner {
     /// The file of the PF that has this name.
     pub(crate) fn key_of(&self, pf: &str) -> Result<String, HostError> {
         let mut known = Vec::new();
-        let mut damaged = None;
+        let (mut given_back, mut damaged) = (None, None);
         for (key, record) in self.ledger.read_all()? {
             match record {
-                Ok(record) if record.name == pf => return Ok(key),
+                // A name may have been another PF's, which was given back.
+                Ok(record) if record.name == pf && record.target.is_some() => return Ok(key),
+                Ok(record) if record.name == pf => given_back = Some(key),
                 Ok(record) => known.push(record.name),
                 Err(error) => damaged = Some(error),
             }
+        }
+        if let Some(key) = given_back {
+            return Ok(key);
         }
         if let Some(error) = damaged {
             return Err(error.into());
@@ -235,6 +292,7 @@ impl Session<'_> {
         self.adopt(&pf, &planned.target, applied);
         self.record.name.clone_from(&planned.name);
         self.record.target = Some(planned.target.clone());
+        self.record.rolled_back = None;
         if let Some((until, within)) = confirm
             && !planned.steps.is_empty()
         {
@@ -349,6 +407,7 @@ impl Session<'_> {
     /// One reading, one message a VF, and another look.
     fn scrub_step(&mut self, vfs: &[VfIndex], applied: &mut Applied) -> Result<(), HostError> {
         let pf = self.read()?;
+        let mut silent = false;
         for vf in pf.vfs.iter().filter(|vf| vfs.contains(&vf.vf)) {
             let is_new = !self.record.vfs.contains_key(&vf.vf);
             self.record.vfs.entry(vf.vf).or_insert_with(VfRecord::absent);
@@ -358,7 +417,17 @@ impl Session<'_> {
                 self.set_override(vf, None)?;
                 self.unbind(vf)?;
             }
-            let scrubbed = self.scrub_attributes(&pf, vf)?;
+            // One that the driver never tells of is waited for, the others then are not.
+            let told = match vf.attributes {
+                None if silent => Err(HostError::Untold { address: vf.addr }),
+                _ => self.read_told(vf.vf),
+            };
+            silent |= told.is_err();
+            let scrubbed = match told {
+                Ok((_, vf)) => self.scrub_attributes(&pf, &vf)?,
+                Err(error @ HostError::Untold { .. }) => Err(error.to_string()),
+                Err(error) => return Err(error),
+            };
             self.note_scrub(vf.vf, scrubbed, applied);
         }
         let pf = self.read()?;

@@ -309,6 +309,8 @@ impl Session<'_> {
         }
         let pf = self.read()?;
         let Some(vf) = self.free_vf(&pf, request)? else { return Ok(None) };
+        // What it has decides what it gets.
+        let (pf, vf) = self.read_told(vf.vf)?;
         let claim = self.resolve(request, token, &pf, &vf)?;
         let id = ClaimId(format!("c-{}", hex(&self.owner.drawn().to_be_bytes())));
         if self.record.claims.contains_key(&id) {

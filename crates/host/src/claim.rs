@@ -38,8 +38,42 @@ pub(crate) fn drift(vf: &VfReading, claim: &ClaimRecord) -> VfMessage {
     message
 }
 
+/// In what a claim's VF is not as it was handed over, beyond what its PF tells of it: its driver, its
+/// representor, its MTU on this host. Each in words.
+pub(crate) fn astray(pf: &PfReading, vf: &VfReading, claim: &ClaimRecord) -> Vec<String> {
+    let mut astray = Vec::new();
+    if vf.holder.is_none()
+        && let Some(wanted) = wanted_driver(pf, claim)
+    {
+        if vf.driver.as_deref() != Some(wanted) {
+            let found = vf.driver.as_deref().unwrap_or("no driver");
+            astray.push(format!("{found} has it, not {wanted}"));
+        } else if vf.driver_override.as_deref() != Some(wanted) {
+            astray.push(format!("its driver_override is not {wanted}"));
+        }
+    }
+    if !is_open(vf, claim) {
+        astray.push("its representor is closed, or smaller than its MTU".to_owned());
+    }
+    let host_mtu = vf.netdev.as_ref().map(|netdev| netdev.mtu);
+    if claim.driver == DriverWanted::Kernel
+        && host_mtu.is_some_and(|mtu| mtu != u32::from(claim.settings.mtu))
+    {
+        astray.push(format!("its MTU is not {}", claim.settings.mtu));
+    }
+    astray
+}
+
+/// Its representor, if it has one, passes what the claim may send.
+pub(crate) fn is_open(vf: &VfReading, claim: &ClaimRecord) -> bool {
+    let passes = |state: lanekeeper_hw::inventory::RepresentorState| {
+        state.up && state.mtu >= u32::from(claim.settings.mtu)
+    };
+    vf.representor_state.is_none_or(passes)
+}
+
 /// Every setting as read is as wanted.
-fn compare(now: &VfReading, claim: &ClaimRecord) -> Result<(), HostError> {
+pub(crate) fn compare(now: &VfReading, claim: &ClaimRecord) -> Result<(), HostError> {
     let left = one_by_one(&message(now, claim));
     let Some((_, what, _)) = left.first() else { return Ok(()) };
     let (wanted, found) = (&claim.settings, now.attributes.unwrap_or_default());
@@ -68,7 +102,7 @@ impl Session<'_> {
     /// again at any time: what is as wanted is not written.
     pub(crate) fn make_ready(&mut self, id: &ClaimId, vm: &VmFacts) -> Result<(), HostError> {
         let claim = self.claim(id)?;
-        let (pf, now) = self.read_vf(claim.vf)?;
+        let (pf, now) = self.read_told(claim.vf)?;
         if claim.driver == DriverWanted::VfioPci {
             self.owner.own_group(&now)?;
         }
@@ -83,7 +117,7 @@ impl Session<'_> {
         }
         self.hand_over_driver(&pf, &claim)?;
         self.open_representor(&claim)?;
-        let (_, now) = self.read_vf(claim.vf)?;
+        let (_, now) = self.read_told(claim.vf)?;
         compare(&now, &claim)?;
         if claim.driver == DriverWanted::VfioPci {
             let group = self.owner.own_group(&now)?;
@@ -129,7 +163,7 @@ impl Session<'_> {
                 return Err(self.name_refusal(pf, claim, &wanted, error));
             }
         }
-        let (_, now) = self.read_vf(claim.vf)?;
+        let (_, now) = self.read_told(claim.vf)?;
         compare(&now, claim)
     }
 
@@ -221,7 +255,7 @@ impl Session<'_> {
     }
 
     /// A VF that stays on the host gets its MTU from us; one in a VM, from the VM.
-    fn host_mtu(&self, claim: &ClaimRecord, now: u32) -> Result<(), HostError> {
+    pub(crate) fn host_mtu(&self, claim: &ClaimRecord, now: u32) -> Result<(), HostError> {
         let wanted = claim.settings.mtu;
         if now == u32::from(wanted) {
             return Ok(());
@@ -267,8 +301,11 @@ impl Session<'_> {
             notes.extend(self.give_driver_back(vf, &original)?);
         }
         let record = self.record.vfs.entry(vf).or_insert_with(VfRecord::free);
+        // What a VF had is given back once it is clean, however long that takes.
+        if !matches!(life, Life::Quarantined { .. }) {
+            record.original = None;
+        }
         record.life = life;
-        record.original = None;
         Ok(notes)
     }
 
@@ -279,10 +316,14 @@ impl Session<'_> {
     ) -> Result<Option<String>, HostError> {
         let mut note = None;
         if let Some(driver) = &original.driver {
-            let now = self.bind(vf, driver)?;
-            if now.driver.as_ref() != Some(driver) {
-                note = Some(format!("VF {vf}: its driver {driver} did not take it back"));
-            }
+            let why = match self.bind(vf, driver) {
+                Ok(now) => (now.driver.as_ref() != Some(driver)).then(String::new),
+                Err(HostError::Hardware(error @ HardwareError::Kernel { .. })) => {
+                    Some(format!(": {error}"))
+                }
+                Err(error) => return Err(error),
+            };
+            note = why.map(|why| format!("VF {vf}: its driver {driver} did not take it back{why}"));
         }
         let (_, now) = self.read_vf(vf)?;
         self.set_override(&now, original.driver_override.as_deref())?;

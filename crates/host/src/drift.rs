@@ -114,6 +114,16 @@ fn of_vfs(pf: &lanekeeper_hw::inventory::PfReading, record: &PfRecord) -> Vec<Dr
         for (_, what, _) in one_by_one(&crate::claim::drift(now, claim)) {
             add(*vf, format!("{what} is not as claim {id} asked"));
         }
+        for what in crate::claim::astray(pf, now, claim) {
+            add(*vf, format!("{what}: claim {id}"));
+        }
+        if now.attributes.is_none() {
+            add(*vf, format!("its PF tells nothing of it: claim {id} cannot be judged"));
+        }
+        let pf_mtu = pf.netdev.as_ref().map(|netdev| netdev.mtu);
+        if pf_mtu.is_some_and(|mtu| mtu < u32::from(claim.settings.mtu)) {
+            add(*vf, format!("the PF's MTU is below the {} of claim {id}", claim.settings.mtu));
+        }
         if let Some(lost) = &claim.lost {
             add(*vf, format!("claim {id} is lost: {lost}"));
         }

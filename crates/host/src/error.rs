@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lanekeeper_hw::HardwareError;
-use lanekeeper_model::{MacAddr, ModelError, PciAddr, PfAddr, VfAddr, VfIndex};
+use lanekeeper_model::{Guid, MacAddr, ModelError, PciAddr, PfAddr, VfAddr, VfIndex};
 use lanekeeper_topology::Distance;
 
 use crate::file::{FileError, SelectError};
@@ -289,6 +289,14 @@ pub enum HostError {
         /// Who has it.
         holder: String,
     },
+    /// Another VF, or a PF, has the GUID.
+    #[error("GUID {guid} is already that of {holder}; use another, or leave it out")]
+    DuplicateGuid {
+        /// The GUID.
+        guid: Guid,
+        /// Who has it.
+        holder: String,
+    },
     /// The PF is not to be found.
     #[error(
         "pf {pf} is gone: no PF of this host has {identity}; put it back or take it out of the file"
@@ -319,6 +327,15 @@ pub enum HostError {
         pf: String,
         /// The VF.
         vf: VfIndex,
+    },
+    /// The PF tells nothing of the VF, so that nothing on it can be judged.
+    #[error(
+        "VF {address}: its PF tells nothing of what is set on it, so nothing can be proved; bring \
+         the PF's interface back, or make the VF anew"
+    )]
+    Untold {
+        /// The VF.
+        address: VfAddr,
     },
     /// An apply waits to be confirmed.
     #[error(

@@ -254,16 +254,14 @@ impl Wait {
 /// "Try again" in the kernel's words. A driver's link or file may be missing for a moment while it
 /// is re-bound (sriov-network-operator#1046), and not be ours for seconds (PR#108).
 fn is_busy(error: &HardwareError) -> bool {
-    let HardwareError::Kernel { source, .. } = error else { return false };
-    let busy = [Errno::BUSY, Errno::AGAIN, Errno::INTR, Errno::ACCESS, Errno::NOENT];
-    source.raw_os_error().is_some_and(|errno| busy.iter().any(|e| e.raw_os_error() == errno))
+    kernel_says(error, &[Errno::BUSY, Errno::AGAIN, Errno::INTR, Errno::ACCESS, Errno::NOENT])
 }
 
 /// The driver says that it will not, now or ever: asking for less may help.
 pub(crate) fn is_refusal(error: &HardwareError) -> bool {
-    let HardwareError::Kernel { source, .. } = error else {
-        return matches!(error, HardwareError::Unsupported { .. } | HardwareError::Refused { .. });
-    };
+    if matches!(error, HardwareError::Unsupported { .. } | HardwareError::Refused { .. }) {
+        return true;
+    }
     let refusals = [
         Errno::INVAL,
         Errno::OPNOTSUPP,
@@ -273,18 +271,21 @@ pub(crate) fn is_refusal(error: &HardwareError) -> bool {
         Errno::ADDRNOTAVAIL,
         Errno::NOTTY,
     ];
-    source.raw_os_error().is_some_and(|errno| refusals.iter().any(|e| e.raw_os_error() == errno))
+    kernel_says(error, &refusals)
 }
 
 /// The driver says that it has no such thing.
 pub(crate) fn is_unsupported(error: &HardwareError) -> bool {
-    match error {
-        HardwareError::Unsupported { .. } => true,
-        HardwareError::Kernel { source, .. } => {
-            source.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
-        }
-        _ => false,
-    }
+    matches!(error, HardwareError::Unsupported { .. }) || kernel_says(error, &[Errno::OPNOTSUPP])
+}
+
+/// The kernel refused with one of these, with words of the driver's beside it or without.
+fn kernel_says(error: &HardwareError, errnos: &[Errno]) -> bool {
+    let errno = match error {
+        HardwareError::Kernel { .. } => error.errno(),
+        _ => None,
+    };
+    errno.is_some_and(|errno| errnos.iter().any(|e| e.raw_os_error() == errno))
 }
 
 fn random() -> u64 {
@@ -324,6 +325,23 @@ impl Session<'_> {
         let reading = pf.vf(vf).cloned();
         let missing = || HostError::VfMissing { pf: self.name().to_owned(), vf };
         reading.map(|vf| (pf, vf)).ok_or_else(missing)
+    }
+
+    /// The same once the PF's driver tells of the VF: while a VF is in reset it is left out
+    /// (ice_sriov.c ice_get_vf_cfg, rtnetlink.c rtnl_fill_vfinfo), and what is not told is not as
+    /// wanted.
+    pub(crate) fn read_told(&self, vf: VfIndex) -> Result<(PfReading, VfReading), HostError> {
+        let mut wait = Wait::until(Instant::now() + self.owner.patience.busy);
+        loop {
+            let (pf, now) = self.read_vf(vf)?;
+            if now.attributes.is_some() {
+                return Ok((pf, now));
+            }
+            if pf.netdev.is_none() || wait.is_over() {
+                return Err(HostError::Untold { address: now.addr });
+            }
+            std::thread::sleep(self.owner.patience.poll);
+        }
     }
 
     /// Take a VF from its driver, if it has one and nobody holds it: VFIO would wait for them.

@@ -4,14 +4,15 @@
 
 use std::fmt;
 
+use lanekeeper_model::VfIndex;
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{drift, wanted_driver};
+use crate::claim::{astray, drift, is_open};
 use crate::error::HostError;
 use crate::ledger::{LedgerError, Life, VfRecord};
 use crate::owner::{Owner, Session};
 use crate::plan::PfPlan;
-use crate::plan::{Finding, pf_steps};
+use crate::plan::{Finding, pf_steps, user};
 use crate::request::{ClaimId, VmFacts};
 
 /// Something that recovery did or found.
@@ -322,13 +323,20 @@ impl Session<'_> {
                 self.lose_claim(&id, why, events)?;
                 continue;
             };
-            let wanted = wanted_driver(&pf, &claim);
-            let as_asked = drift(now, &claim).is_empty() && now.driver.as_deref() == wanted;
+            let untold = now.attributes.is_none() && pf.netdev.is_some();
+            let as_asked =
+                !untold && drift(now, &claim).is_empty() && astray(&pf, now, &claim).is_empty();
             let life = self.life(claim.vf);
             if now.holder.is_some() {
                 // A VM has it: what differs is put right once it is released.
                 if !matches!(life, Life::Attached | Life::Detaching) {
                     self.set_life(claim.vf, Life::Attached)?;
+                }
+                // Its representor is the host's, and none of the VM's business.
+                if !is_open(now, &claim) {
+                    let opened = self.open_representor(&claim);
+                    let ready = RecoveryEvent::ClaimReady { claim: id.clone() };
+                    self.tolerate(opened.map(|()| events.push(ready)), events)?;
                 }
                 self.found(&id)?;
             } else if as_asked && matches!(life, Life::Bound | Life::Attached | Life::Detaching) {
@@ -363,9 +371,20 @@ impl Session<'_> {
         if lost.is_some() { self.save() } else { Ok(()) }
     }
 
+    /// A VF that was taken over while the host used it, and that the host still uses. One that a claim
+    /// left dirty has what it had before that in its record.
+    fn is_hosts_own(&self, vf: VfIndex) -> Result<bool, HostError> {
+        let had = self.record.vfs.get(&vf).is_some_and(|record| record.original.is_some());
+        let quarantined = matches!(self.life(vf), Life::Quarantined { .. });
+        Ok(quarantined && !had && self.read()?.vf(vf).is_some_and(|now| user(now).is_some()))
+    }
+
     fn requalify_all(&mut self, events: &mut Vec<RecoveryEvent>) -> Result<(), HostError> {
         let vfs: Vec<_> = self.record.vfs.keys().copied().collect();
         for vf in vfs {
+            if self.is_hosts_own(vf)? {
+                continue;
+            }
             let outcome = match self.requalify(vf) {
                 Ok(true) => {
                     events.push(RecoveryEvent::Requalified { pf: self.name().to_owned(), vf });

@@ -155,6 +155,9 @@ impl Session<'_> {
         let settings =
             VfSettings { mac, vlan, spoofchk, addresses: Vec::new(), trust, link_state, rate, mtu };
         settings.validate()?;
+        if let Some(guid) = request.guid {
+            self.unused_guid(guid, pf)?;
+        }
         // Where the PF tells GUIDs and this VF has none, the MAC's is set with the rest.
         let untold = now.node_guid.is_none_or(|guid| !is_no_guid(guid));
         let by_mac = || Guid::from_mac(mac);
@@ -190,8 +193,33 @@ impl Session<'_> {
         first.or_else(|_| self.unused(self.owner.drawn_mac(), vlan, pf))
     }
 
+    /// That no other VF has a GUID, and no PF.
+    fn unused_guid(&self, guid: Guid, pf: &PfReading) -> Result<(), HostError> {
+        let duplicate = |holder: String| Err(HostError::DuplicateGuid { guid, holder });
+        if crate::file::guid_of(pf) == Some(guid) {
+            return duplicate(format!("pf {}", self.name()));
+        }
+        for (_, record) in self.owner.ledger.read_all()? {
+            let Ok(record) = record else { continue };
+            if record.identity.guid == Some(guid) {
+                return duplicate(format!("pf {}", record.name));
+            }
+            if let Some((id, claim)) =
+                record.claims.iter().find(|(_, claim)| claim.guid == Some(guid))
+            {
+                return duplicate(format!("VF {} of pf {} ({id})", claim.vf, record.name));
+            }
+        }
+        Ok(())
+    }
+
     /// A MAC that no other VF of its VLAN on this host has, and no PF.
-    fn unused(&self, mac: MacAddr, vlan: VlanTag, pf: &PfReading) -> Result<MacAddr, HostError> {
+    pub(crate) fn unused(
+        &self,
+        mac: MacAddr,
+        vlan: VlanTag,
+        pf: &PfReading,
+    ) -> Result<MacAddr, HostError> {
         let duplicate = |holder: String| Err(HostError::DuplicateMac { mac, holder });
         if pf.netdev.as_ref().is_some_and(|netdev| netdev.mac == mac)
             || pf.permanent_mac == Some(mac)
@@ -201,6 +229,9 @@ impl Session<'_> {
         let lane = |settings: &VfSettings| (settings.mac, settings.vlan.id, settings.vlan.protocol);
         for (_, record) in self.owner.ledger.read_all()? {
             let Ok(record) = record else { continue };
+            if record.identity.permanent_mac == Some(mac) {
+                return duplicate(format!("pf {}", record.name));
+            }
             let mut claims = record.claims.iter();
             let same =
                 claims.find(|(_, claim)| lane(&claim.settings) == (mac, vlan.id, vlan.protocol));

@@ -38,6 +38,7 @@ impl Session<'_> {
         self.restore(&waiting.before)?;
         self.record.intent = None;
         self.record.unconfirmed = None;
+        self.record.rolled_back = Some(self.owner.now());
         self.record.target = waiting.target;
         let owned: Vec<VfIndex> = self.record.claims.values().map(|claim| claim.vf).collect();
         let mut vfs = waiting.vfs;

@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use lanekeeper_hw::HardwareError;
 use lanekeeper_hw::inventory::{PfReading, VfAttributes, VfReading};
 use lanekeeper_hw::message::VfMessage;
 use lanekeeper_model::{
@@ -39,6 +40,10 @@ pub(crate) fn is_scrubbed(
     record: &PfRecord,
     mode: Option<EswitchMode>,
 ) -> bool {
+    // What its PF does not tell may be anything.
+    if vf.attributes.is_none() {
+        return pf.netdev.is_none();
+    }
     let mut left = what_is_left(pf, vf, record, mode);
     // The address that the host's own driver took when it was bound is the driver's.
     let of_driver = vf.netdev.as_ref().map(|netdev| netdev.mac);
@@ -186,8 +191,20 @@ impl Session<'_> {
         }
     }
 
-    /// Scrub a VF that somebody had: its driver goes, its settings go, and it is reset.
+    /// Scrub a VF that somebody had: its driver goes, its settings go, and it is reset. Whatever the
+    /// kernel says of a step, if the PF itself answers, it is the VF that cannot be scrubbed.
     pub(crate) fn scrub(&mut self, vf: VfIndex) -> Result<Scrubbed, HostError> {
+        match self.scrub_all(vf) {
+            Err(HostError::Hardware(error @ HardwareError::Kernel { .. })) => {
+                self.read()?;
+                Ok(Scrubbed::Dirty(error.to_string()))
+            }
+            Err(error @ HostError::Untold { .. }) => Ok(Scrubbed::Dirty(error.to_string())),
+            other => other,
+        }
+    }
+
+    fn scrub_all(&mut self, vf: VfIndex) -> Result<Scrubbed, HostError> {
         let (pf, now) = match self.read_vf(vf) {
             Ok(found) => found,
             Err(HostError::VfMissing { .. }) => return Ok(Scrubbed::Gone),
@@ -208,7 +225,7 @@ impl Session<'_> {
         }
         self.set_override(&now, None)?;
         self.unbind(&now)?;
-        let (_, now) = self.read_vf(vf)?;
+        let (_, now) = self.read_told(vf)?;
         match self.scrub_attributes(&pf, &now)? {
             Ok(more) => notes.extend(more),
             Err(dirty) => return Ok(Scrubbed::Dirty(dirty)),
@@ -235,7 +252,7 @@ impl Session<'_> {
                 Ok(note) => notes.push(note),
                 Err(refusal) => return Ok(Scrubbed::Dirty(format!("MAC: {refusal}"))),
             }
-            (pf, now) = self.read_vf(vf)?;
+            (pf, now) = self.read_told(vf)?;
         }
         if let Some(left) = self.leftovers(&pf, &now) {
             return Ok(Scrubbed::Dirty(left));
@@ -254,7 +271,7 @@ impl Session<'_> {
             let (pf, now) = self.read_vf(vf)?;
             let left = what_is_left(&pf, &now, &self.record, pf.eswitch);
             // A MAC that is told all the same does not go by waiting.
-            let settled = VfMessage { mac: None, ..left }.is_empty();
+            let settled = now.attributes.is_some() && VfMessage { mac: None, ..left }.is_empty();
             if settled || Instant::now() >= until {
                 return Ok((pf, now));
             }

@@ -5,15 +5,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lanekeeper_hw::inventory::PfReading;
+use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
-use lanekeeper_model::{LinkCounters, PfId, VfChange, VfCounters, VfIndex, VfStatus};
+use lanekeeper_model::{LinkCounters, PfId, VfChange, VfCounters, VfIndex, VfSettings, VfStatus};
 
+use crate::claim::{compare, is_open};
 use crate::drivers;
 use crate::error::HostError;
 use crate::ledger::{ClaimRecord, Identity, PfRecord};
-use crate::owner::Owner;
-use crate::request::OwnerToken;
+use crate::owner::{Owner, Session};
+use crate::request::{DriverWanted, OwnerToken};
 
 /// VFs of one owner token.
 pub struct OwnedVfs {
@@ -155,14 +156,44 @@ impl Owner {
                 instead: "a VF's MAC changes only while no VM holds it: detach it first".to_owned(),
             });
         }
+        let lane = |settings: &VfSettings| (settings.mac, settings.vlan.id, settings.vlan.protocol);
+        if lane(&settings) != lane(&before.settings) && !settings.mac.is_zero() {
+            session.unused(settings.mac, settings.vlan, &pf)?;
+        }
+        let pf_mtu = pf.netdev.as_ref().map_or(u32::MAX, |netdev| netdev.mtu);
+        if u32::from(settings.mtu) > pf_mtu && settings.mtu != before.settings.mtu {
+            return Err(HostError::NotOnThisPath {
+                pf: session.name().to_owned(),
+                driver: drivers::words(&pf),
+                field: "mtu",
+                value: settings.mtu.to_string(),
+                instead: format!("the PF has {pf_mtu}: raise its mtu in the host file"),
+            });
+        }
         let wanted = ClaimRecord { settings, ..before.clone() };
-        session.record.claims.insert(id.clone(), wanted);
+        session.record.claims.insert(id.clone(), wanted.clone());
         session.save()?;
-        let Err(error) = session.settle(&now) else { return Ok(()) };
+        let Err(error) = session.bring_to(&now, &wanted) else { return Ok(()) };
         session.record.claims.insert(id, before);
         session.save()?;
         let (_, now) = session.read_vf(vf)?;
         session.settle(&now)?;
         Err(error)
+    }
+}
+
+impl Session<'_> {
+    /// Bring a VF to what its changed claim says, and look whether it is there.
+    fn bring_to(&self, now: &VfReading, claim: &ClaimRecord) -> Result<(), HostError> {
+        self.settle(now)?;
+        if let (DriverWanted::Kernel, Some(netdev)) = (claim.driver, &now.netdev) {
+            self.host_mtu(claim, netdev.mtu)?;
+        }
+        let (_, now) = self.read_told(claim.vf)?;
+        if !is_open(&now, claim) {
+            self.open_representor(claim)?;
+        }
+        // A VM that is trusted may have another MAC of its own.
+        if now.holder.is_some() { Ok(()) } else { compare(&now, claim) }
     }
 }

@@ -4,7 +4,7 @@
 use lanekeeper_hw::inventory::PfReading;
 use lanekeeper_model::VfIndex;
 
-use crate::claim::{drift, wanted_driver};
+use crate::claim::{astray, drift};
 use crate::drift::Drift;
 use crate::ledger::{Life, PfRecord};
 use crate::plan::{Finding, Step, pf_steps};
@@ -50,10 +50,8 @@ pub(super) fn judge(pf: &PfReading, record: &PfRecord) -> Judgement {
                 add(vf, format!("{what} is not as claim {id} asked"));
             }
         }
-        let wanted = wanted_driver(pf, claim);
-        if !held && now.driver.as_deref() != wanted && wanted.is_some() {
-            let found = now.driver.as_deref().unwrap_or("no driver");
-            add(vf, format!("{found} has it, not {}: claim {id}", wanted.unwrap_or_default()));
+        for what in astray(pf, now, claim) {
+            add(vf, format!("{what}: claim {id}"));
         }
         if let Some(lost) = &claim.lost {
             add(vf, format!("claim {id} is lost: {lost}"));

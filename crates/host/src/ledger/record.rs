@@ -140,7 +140,7 @@ pub struct VfOriginal {
 pub struct VfRecord {
     /// Where it stands.
     pub life: Life,
-    /// What it had before the claim that it has now.
+    /// What it had before the claim that it has now, or that left it dirty.
     pub original: Option<VfOriginal>,
     /// Address that a scrubbed VF keeps because its driver takes no zero one back.
     pub parked_mac: Option<MacAddr>,
@@ -276,6 +276,9 @@ pub struct PfRecord {
     pub intent: Option<Intent>,
     /// What waits to be confirmed.
     pub unconfirmed: Option<Unconfirmed>,
+    /// When the last apply was rolled back, if nobody confirmed it in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<SystemTime>,
     /// Knobs that its driver turned out not to have.
     pub lacks: BTreeSet<Knob>,
 }
@@ -294,6 +297,7 @@ impl PfRecord {
             claims: BTreeMap::new(),
             intent: None,
             unconfirmed: None,
+            rolled_back: None,
             lacks: BTreeSet::new(),
         }
     }

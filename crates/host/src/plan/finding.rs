@@ -32,6 +32,27 @@ pub enum Finding {
         /// VFs and their claims.
         owned: Vec<(VfIndex, ClaimId)>,
     },
+    /// Owners have a larger MTU.
+    #[error("pf {pf}: {change} is less than its VFs' owners were given: {}; release them first", owners(.owned))]
+    MtuInUse {
+        /// Our name for the PF.
+        pf: String,
+        /// What was to be changed.
+        change: String,
+        /// VFs and their claims.
+        owned: Vec<(VfIndex, ClaimId)>,
+    },
+    /// The name is that of another PF, which is here or has claims.
+    #[error(
+        "pf {pf}: another PF of ours has that name ({identity}); release its claims and give it back \
+         first, or use another name"
+    )]
+    NameTaken {
+        /// Our name for both.
+        pf: String,
+        /// What the other is known by.
+        identity: String,
+    },
     /// The same for VFs that are held by somebody the ledger does not know.
     #[error("pf {pf}: {change} would take VF {vf} from {command} (pid {pid}); end that first")]
     VfHeld {
@@ -214,6 +235,8 @@ impl Finding {
             Self::Failed { .. } => None,
             Self::ManagedBy { pf, .. }
             | Self::VfsOwned { pf, .. }
+            | Self::MtuInUse { pf, .. }
+            | Self::NameTaken { pf, .. }
             | Self::VfHeld { pf, .. }
             | Self::FirmwarePending { pf, .. }
             | Self::FirmwareOff { pf }

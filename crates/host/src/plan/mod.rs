@@ -145,6 +145,20 @@ pub fn plan(file: &HostFile, seen: &[PfSeen], records: &[PfRecord]) -> Plan {
             settled,
         });
     }
+    for pf in &plan.pfs {
+        let others = records.iter().filter(|other| {
+            let planned = plan.pfs.iter().any(|pf| pf.identity.is(&other.identity));
+            other.name == pf.name && other.target.is_some() && !planned
+        });
+        for other in others {
+            let here =
+                readings.iter().any(|pf| Identity::of(pf).is_some_and(|pf| pf.is(&other.identity)));
+            if here || !other.claims.is_empty() {
+                let (pf, identity) = (pf.name.clone(), other.identity.to_string());
+                plan.findings.push(Finding::NameTaken { pf, identity });
+            }
+        }
+    }
     for record in records.iter().filter(|record| record.target.is_some()) {
         let in_file = file.pfs.iter().any(|wanted| wanted.name == record.name)
             || plan.pfs.iter().any(|pf| pf.identity.is(&record.identity));
@@ -238,7 +252,18 @@ fn findings(name: &str, target: &PfTarget, pf: &PfReading, record: &PfRecord) ->
         findings.push(Finding::UnknownDriver { pf: name(), driver: driver() });
     }
     findings.extend(in_the_way(&name(), target, pf, record));
+    findings.extend(mtu_in_use(&name(), target, record));
     findings
+}
+
+/// Claims that a smaller MTU would take theirs from.
+fn mtu_in_use(name: &str, target: &PfTarget, record: &PfRecord) -> Option<Finding> {
+    let mtu = target.mtu?;
+    let is_new = record.target.as_ref().is_none_or(|old| old.mtu != target.mtu);
+    let larger = record.claims.iter().filter(|(_, claim)| claim.settings.mtu > mtu);
+    let owned: Vec<_> = larger.map(|(id, claim)| (claim.vf, id.clone())).collect();
+    let change = format!("an MTU of {mtu}");
+    (is_new && !owned.is_empty()).then(|| Finding::MtuInUse { pf: name.to_owned(), change, owned })
 }
 
 /// Owners, known and unknown, under whom the VFs would go away.

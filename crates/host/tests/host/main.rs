@@ -3,6 +3,7 @@
 
 mod agent;
 mod apply;
+mod astray;
 mod claims;
 mod contention;
 mod every_step;
@@ -16,4 +17,5 @@ mod releases;
 mod representors;
 mod requests;
 mod rig;
+mod told;
 mod views;

@@ -5,7 +5,7 @@ use lanekeeper_hw::SriovHardware;
 use lanekeeper_hw::fake::{FakePf, Personality};
 use lanekeeper_model::{EswitchMode, PfAddr};
 
-use crate::rig::{Rig, entry, request, rich, vf};
+use crate::rig::{Rig, entry, request, rich, token, vf};
 
 fn plan(rig: &Rig, pf: PfAddr, vfs: u16, more: &str) -> Plan {
     rig.owner().plan(&entry(&rig.fake, pf, "rail0", vfs, more)).expect("a plan")
@@ -224,4 +224,70 @@ fn a_pf_that_hangs_is_failed_and_the_others_are_planned() {
     owner.apply(&plan, None).expect("the good one is applied");
     assert_eq!(rig.read(good).num_vfs, 2);
     rig.fake.heal(bad).expect("healed");
+}
+
+#[test]
+fn an_mtu_that_owners_were_given_is_not_taken_from_them() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::Ice));
+    rig.apply(&entry(&rig.fake, pf, "rail0", 2, "mtu: 9000"));
+    let claim = rig.owner().claim(&request("tenant")).expect("claimed");
+    let lower = plan(&rig, pf, 2, "mtu: 1500");
+    let error = rig.owner().apply(&lower, None).expect_err("refused");
+    assert!(error.to_string().contains(&claim.id.0), "{error}");
+    assert_eq!(rig.read(pf).netdev.expect("here").mtu, 9_000);
+    let which = lanekeeper_host::Which::Claim(claim.id);
+    rig.owner().release(&which, &token("tenant")).expect("released");
+    rig.owner().apply(&plan(&rig, pf, 2, "mtu: 1500"), None).expect("nobody needs more");
+}
+
+#[test]
+fn a_name_is_not_two_pfs_of_ours() {
+    let rig = Rig::new();
+    let [one, other] = [1, 2].map(|_| rig.fake.add_pf(FakePf::new(Personality::Ice)));
+    rig.apply(&entry(&rig.fake, one, "rail0", 2, ""));
+    let moved = plan(&rig, other, 2, "");
+    let error = rig.owner().apply(&moved, None).expect_err("refused");
+    assert!(error.to_string().contains("another PF of ours has that name"), "{error}");
+    rig.owner().give_back("rail0").expect("given back");
+    rig.owner().apply(&plan(&rig, other, 2, ""), None).expect("applied");
+    rig.owner().give_back("rail0").expect("the one that has the name now");
+    assert_eq!((rig.read(one).num_vfs, rig.read(other).num_vfs), (0, 0));
+}
+
+#[test]
+fn a_card_in_the_place_of_one_that_died_has_its_name() {
+    let (rig, dead) = Rig::applied(FakePf::new(Personality::Mlx5), 2);
+    let claim = rig.owner().claim(&request("tenant")).expect("claimed");
+    rig.fake.hot_remove(dead).expect("it died");
+    let new = rig.fake.add_pf(FakePf::new(Personality::Mlx5));
+    let error = rig.owner().apply(&plan(&rig, new, 2, ""), None).expect_err("a claim is left");
+    assert!(error.to_string().contains("release its claims"), "{error}");
+    let which = lanekeeper_host::Which::Claim(claim.id);
+    rig.owner().release(&which, &token("tenant")).expect("released");
+    rig.owner().apply(&plan(&rig, new, 2, ""), None).expect("applied");
+    let mut asked = request("next");
+    asked.pf = Some("rail0".to_owned());
+    assert_eq!(rig.owner().claim(&asked).expect("claimed").pf_address, new);
+    let recovered = rig.owner().recover().expect("recovered");
+    assert!(recovered.events.is_empty(), "the dead one is forgotten: {recovered:?}");
+}
+
+#[test]
+fn names_change_places_in_one_apply_with_the_claims() {
+    let rig = Rig::new();
+    let [one, other] = [1, 2].map(|_| rig.fake.add_pf(FakePf::new(Personality::Ice)));
+    let file = |first: PfAddr, second: PfAddr| {
+        let mac = |pf| rig.read(pf).permanent_mac.expect("a MAC");
+        let (first, second) = (mac(first), mac(second));
+        crate::rig::parse(&format!(
+            "version: 1\npfs:\n  - {{name: rail0, select: {{permanent_mac: '{first}'}}, vfs: 1}}\n  \
+             - {{name: rail1, select: {{permanent_mac: '{second}'}}, vfs: 1}}\n"
+        ))
+    };
+    rig.apply(&file(one, other));
+    rig.owner().claim(&request("tenant-1")).expect("claimed");
+    rig.owner().claim(&request("tenant-2")).expect("claimed");
+    rig.apply(&file(other, one));
+    let claim = rig.owner().claim(&request("tenant-1")).expect("the same");
+    assert_eq!(claim.pf == "rail0", claim.pf_address == other);
 }

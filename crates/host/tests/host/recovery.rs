@@ -228,3 +228,19 @@ fn what_fails_of_a_pf_is_told_and_its_claims_with_it() {
     assert!(recovered.events.iter().any(lost), "{told:?}");
     assert_eq!(rig.fake.num_vfs_writes(pf), 0);
 }
+
+#[test]
+fn a_vf_that_the_host_uses_is_not_taken_from_it_by_a_recovery_either() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::I40e));
+    rig.fake.write_num_vfs(pf, 2).expect("somebody's");
+    rig.fake.use_vf_netdev(pf, vf(0)).expect("up");
+    rig.apply(&entry(&rig.fake, pf, "rail0", 2, ""));
+    rig.fake.clear_log();
+    rig.owner().recover().expect("recovered");
+    assert_eq!(rig.fake.writes(), []);
+    let address = rig.read(pf).vfs[0].addr;
+    rig.fake.unbind(pf, address).expect("the host lets it go");
+    rig.owner().recover().expect("recovered");
+    let record = rig.owner().records().expect("ledger").pop().expect("ours");
+    assert_eq!(record.free_vfs().count(), 2);
+}

@@ -3,7 +3,7 @@
 use lanekeeper_host::ledger::Life;
 use lanekeeper_host::{Claim, ClaimRequest, HostError, OwnerToken, Released, Which};
 use lanekeeper_hw::SriovHardware;
-use lanekeeper_hw::fake::{FakePf, Knob, Personality, Write};
+use lanekeeper_hw::fake::{Fake, FakePf, Knob, Personality, Write};
 use lanekeeper_hw::message::VfMessage;
 use lanekeeper_model::{LinkState, MacAddr, Mbps, PfAddr};
 
@@ -217,4 +217,33 @@ fn attaching_and_detaching_are_the_owners_to_say() {
     owner.recover().expect("recovered");
     let record = owner.records().expect("ledger").pop().expect("ours");
     assert!(record.claims.contains_key(&claim.id), "owned until it is released");
+}
+
+#[test]
+fn whatever_the_kernel_says_of_a_scrub_the_vf_is_quarantined_and_given_back_once_it_is_clean() {
+    // EIO, EBUSY, EEXIST, EINVAL, ENOSPC.
+    for errno in [5, 16, 17, 22, 28] {
+        for (driver, spec) in each_driver() {
+            let (rig, pf) = Rig::applied(spec, 1);
+            let address = rig.read(pf).vfs[0].addr;
+            let own = driver.rules().vf_driver;
+            rig.fake.write_driver_override(pf, address, Some(own)).expect("written");
+            rig.fake.probe(pf, address).expect("somebody's");
+            let fails = [Fake::refuse_messages, Fake::refuse_binding];
+            for (round, fails) in fails.into_iter().enumerate() {
+                let tenant = format!("tenant-{round}");
+                let claim = rig.owner().claim(&request(&tenant)).expect("claimed");
+                fails(&rig.fake, pf, claim.vf, errno, u32::MAX).expect("fails");
+                let released = release(&rig, &claim, &token(&tenant)).expect("released");
+                let quarantined = matches!(released, Released::Quarantined { .. });
+                assert!(quarantined, "{driver:?} {errno}: {released}");
+                fails(&rig.fake, pf, claim.vf, errno, 0).expect("heals");
+                rig.owner().recover().expect("recovered");
+                let record = rig.owner().records().expect("ledger").pop().expect("ours");
+                assert_eq!(record.vfs[&vf(0)].life, Life::Free, "{driver:?} {errno}");
+                let given_back = rig.read(pf).vfs[0].driver.clone();
+                assert_eq!(given_back.as_deref(), Some(own), "{driver:?} {errno}");
+            }
+        }
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use lanekeeper_host::OwnedVfs;
+use lanekeeper_host::{ClaimRequest, DriverWanted, HostError, OwnedVfs};
 use lanekeeper_hw::fake::{FakePf, Knob, Personality};
 use lanekeeper_hw::{Hardware, HardwareError};
-use lanekeeper_model::{MacAddr, Mbps, PfId, VfChange};
+use lanekeeper_model::{LinkState, MacAddr, Mbps, Mtu, PfId, VfChange};
 
-use crate::rig::{Rig, request, token, vf};
+use crate::rig::{Rig, entry, request, token, vf};
 
 fn owned(pf: FakePf) -> (Rig, OwnedVfs, PfId) {
     let (rig, pf) = Rig::applied(pf, 2);
@@ -69,4 +69,69 @@ fn a_mac_does_not_change_under_a_vm() {
     rig.fake.close_vf(*addr, vf(0)).expect("closed");
     let status = view.set_vf(&pf, vf(0), &change).expect("set");
     assert_eq!(status.settings.mac, MacAddr([2, 0, 0, 0, 0, 1]));
+}
+
+#[test]
+fn a_change_to_what_another_has_or_the_pf_cannot_is_refused() {
+    let (rig, view, pf) = owned(FakePf::new(Personality::Ice));
+    let PfId::Pci(addr) = &pf else { panic!("a PCI address") };
+    let before = rig.state(*addr);
+    let others = rig.owner().claim(&request("other-tenant")).expect("the same").settings.mac;
+    let of_pf = rig.read(*addr).permanent_mac.expect("a MAC");
+    for mac in [others, of_pf] {
+        let change = VfChange { mac: Some(mac), ..VfChange::default() };
+        let error = view.set_vf(&pf, vf(0), &change).expect_err("another's");
+        assert!(error.to_string().contains("is already that of"), "{error}");
+    }
+    let change = VfChange { mtu: Mtu::new(9_000).ok(), ..VfChange::default() };
+    let error = view.set_vf(&pf, vf(0), &change).expect_err("the PF has 1500");
+    assert!(error.to_string().contains("the PF has 1500"), "{error}");
+    assert_eq!(rig.state(*addr), before);
+}
+
+#[test]
+fn a_change_that_the_driver_takes_without_an_effect_is_refused() {
+    let (rig, view, pf) = owned(FakePf::new(Personality::Ixgbe));
+    let change = VfChange { link_state: Some(LinkState::Enable), ..VfChange::default() };
+    let error = view.set_vf(&pf, vf(0), &change).expect_err("ixgbe only says so");
+    assert!(error.to_string().contains("link state"), "{error}");
+    let record = rig.owner().records().expect("ledger").pop().expect("ours");
+    let (_, claim) = record.owner_of(vf(0)).expect("owned");
+    assert_eq!(claim.settings.link_state, LinkState::Auto);
+}
+
+#[test]
+fn a_change_of_the_mtu_is_on_the_interface_and_the_representor() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::Ice));
+    rig.apply(&entry(&rig.fake, pf, "rail0", 1, "mtu: 9000, eswitch: switchdev"));
+    let mut asked = request("tenant");
+    (asked.driver, asked.mtu) = (Some(DriverWanted::Kernel), Mtu::new(2_000).ok());
+    rig.owner().claim(&asked).expect("claimed");
+    let view = OwnedVfs::new(Arc::new(rig.owner()), &token("tenant"));
+    let change = VfChange { mtu: Mtu::new(9_000).ok(), ..VfChange::default() };
+    view.set_vf(&PfId::Pci(pf), vf(0), &change).expect("set");
+    let now = rig.read(pf).vfs.remove(0);
+    let mtus = (now.netdev.map(|netdev| netdev.mtu), now.representor_state.map(|state| state.mtu));
+    assert_eq!(mtus, (Some(9_000), Some(9_000)));
+}
+
+#[test]
+fn a_mac_or_guid_that_a_pf_or_another_vf_has_is_not_given() {
+    let rig = Rig::new();
+    let one = rig.fake.add_pf(FakePf::new(Personality::Mlx5).with_vf_guids());
+    let other = rig.fake.add_pf(FakePf::new(Personality::Ice));
+    rig.apply(&entry(&rig.fake, one, "rail0", 3, ""));
+    rig.apply(&entry(&rig.fake, other, "rail1", 1, ""));
+    let ask = |tenant: &str| ClaimRequest { pf: Some("rail0".to_owned()), ..request(tenant) };
+    let mac = rig.read(other).permanent_mac;
+    let error = rig.owner().claim(&ClaimRequest { mac, ..ask("tenant-1") }).expect_err("a PF's");
+    assert!(matches!(error, HostError::DuplicateMac { .. }), "{error}");
+    let guid = Some(lanekeeper_model::Guid(0x1234_5678));
+    rig.owner().claim(&ClaimRequest { guid, ..ask("tenant-2") }).expect("the first");
+    let of_pf = rig.read(one).rdma.map(|rdma| rdma.node_guid);
+    for guid in [guid, of_pf] {
+        let asked = ClaimRequest { guid, ..ask("tenant-3") };
+        let error = rig.owner().claim(&asked).expect_err("another's");
+        assert!(matches!(error, HostError::DuplicateGuid { .. }), "{error}");
+    }
 }

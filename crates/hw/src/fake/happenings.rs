@@ -6,7 +6,7 @@ use std::io;
 use lanekeeper_model::{EswitchMode, MacAddr, PfAddr, VfCounters, VfIndex};
 use rustix::io::Errno;
 
-use super::machine::{Halt, Machine, Matter, Pf, is_vfio};
+use super::machine::{Halt, Machine, Pf, is_vfio};
 use super::personality::OwnMac;
 use super::{End, Fake, FakePf, Write, Written, roce};
 use crate::HardwareError;
@@ -183,38 +183,15 @@ impl Fake {
         })
     }
 
-    /// The next `times` messages for a VF are refused with this errno, as while the VF is in reset
-    /// (`EBUSY`, `EAGAIN`: sriov-cni#213).
+    /// The host sets a VF's interface up, if it has one: the VF is in use.
     ///
     /// # Errors
-    /// [`HardwareError::NoPf`].
-    pub fn refuse_messages(
-        &self,
-        pf: PfAddr,
-        vf: VfIndex,
-        errno: i32,
-        times: u32,
-    ) -> Result<(), HardwareError> {
-        self.with(pf, |pf| {
-            pf.refusals.insert((Matter::Message, vf), (errno, times));
-        })
-    }
-
-    /// The next `times` driver overrides, unbinds, probes and resets of a VF are refused with this
-    /// errno, as while udev still sets its files up (`EACCES`: sriov-network-operator#108).
-    ///
-    /// # Errors
-    /// [`HardwareError::NoPf`].
-    pub fn refuse_binding(
-        &self,
-        pf: PfAddr,
-        vf: VfIndex,
-        errno: i32,
-        times: u32,
-    ) -> Result<(), HardwareError> {
-        self.with(pf, |pf| {
-            pf.refusals.insert((Matter::Binding, vf), (errno, times));
-        })
+    /// [`HardwareError::NoPf`], [`HardwareError::NoVf`].
+    pub fn use_vf_netdev(&self, pf: PfAddr, vf: VfIndex) -> Result<(), HardwareError> {
+        if let Some(port) = &mut self.lock().pf(pf)?.vf(vf)?.port {
+            port.up = true;
+        }
+        Ok(())
     }
 
     /// A VF's interface goes away while its driver stays bound (sriov-cni#349).
@@ -276,7 +253,11 @@ impl Fake {
         self.lock().watchers.tell(&Event::of(kind, pf));
     }
 
-    fn with(&self, pf: PfAddr, change: impl FnOnce(&mut Pf)) -> Result<(), HardwareError> {
+    pub(super) fn with(
+        &self,
+        pf: PfAddr,
+        change: impl FnOnce(&mut Pf),
+    ) -> Result<(), HardwareError> {
         change(self.lock().pf(pf)?);
         self.host.happened.notify_all();
         Ok(())

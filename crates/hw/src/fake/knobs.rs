@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::machine::{Halt, Machine, Matter, Pf, Vf};
 use super::personality::{LinkStateRule, MaxRateRule, MinRateRule, NodeGuid, OwnMac};
 use super::pf::Knob;
-use super::refusal::{errno, unsupported};
+use super::refusal::{errno, in_words, unsupported};
 use crate::inventory::VfAttributes;
 use crate::message::VfMessage;
 
@@ -34,7 +34,7 @@ impl Machine {
             return Err(errno(pf, Errno::NODEV, format!("set VF {index}"), hint));
         }
         if let Some(refusal) = pf.next_refusal(Matter::Message, index) {
-            return Err(errno(pf, refusal, format!("set VF {index}"), None));
+            return Err(in_words(pf, refusal, format!("set VF {index}"), "not now"));
         }
         // net/core/rtnetlink.c do_setvfinfo starts from EINVAL (systemd#37275).
         if message.is_empty() {

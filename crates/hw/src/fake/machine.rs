@@ -156,6 +156,8 @@ pub(super) struct Vf {
     pub(super) driver_override: Option<String>,
     /// Reads during which the driver link is missing.
     pub(super) driver_lag: u32,
+    /// Readings in which the PF's driver does not tell of it.
+    pub(super) untold: u32,
     pub(super) port: Option<Port>,
     pub(super) holder: Option<Holder>,
     /// The address that its driver, a guest's above all, chose by itself.
@@ -178,6 +180,8 @@ pub(super) struct Port {
     pub(super) interface: u32,
     pub(super) mac: MacAddr,
     pub(super) mtu: Mtu,
+    /// The host uses it.
+    pub(super) up: bool,
     pub(super) carrier: bool,
     /// Its RDMA device: number and node GUID.
     pub(super) rdma: Option<(u32, Guid)>,
@@ -454,6 +458,7 @@ impl Vf {
             driver: None,
             driver_override: None,
             driver_lag: 0,
+            untold: 0,
             port: None,
             holder: None,
             own_mac: None,
@@ -488,6 +493,7 @@ impl Vf {
             interface: numbers.interface(),
             mac,
             mtu: Mtu::ETHERNET,
+            up: false,
             carrier: false,
             rdma: guid.map(|guid| (numbers.rdma(), guid)),
         });

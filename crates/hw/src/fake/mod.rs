@@ -7,6 +7,7 @@ mod happenings;
 mod knobs;
 mod log;
 mod machine;
+mod moments;
 mod personality;
 mod pf;
 mod reading;

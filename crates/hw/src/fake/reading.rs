@@ -16,6 +16,7 @@ impl Machine {
         pf.unborn = pf.unborn.saturating_sub(1);
         for vf in &mut pf.vfs {
             vf.driver_lag = vf.driver_lag.saturating_sub(1);
+            vf.untold = vf.untold.saturating_sub(1);
         }
         let pf = &self.pfs[&addr];
         let rules = pf.rules();
@@ -67,7 +68,7 @@ impl Machine {
             index: port.interface,
             mac: port.mac,
             mtu: u32::from(port.mtu.get()),
-            up: false,
+            up: port.up,
             carrier: port.carrier,
             speed: port.carrier.then_some(pf.rules().speed),
             manager: None,
@@ -85,7 +86,7 @@ impl Machine {
             }),
             iommu_group: vf.group.map(|number| self.group(number)),
             holder: vf.holder.clone(),
-            attributes: pf.netdev_here.then(|| pf.attributes(vf)),
+            attributes: (pf.netdev_here && vf.untold == 0).then(|| pf.attributes(vf)),
         }
     }
 

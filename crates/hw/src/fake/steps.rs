@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::machine::{Halt, Machine, Matter, NEW_REPRESENTOR, Pf};
 use super::personality::{EswitchRule, OwnMac, WhileDown};
-use super::refusal::{errno, unsupported};
+use super::refusal::{errno, in_words, unsupported};
 use crate::inventory::{RepresentorState, TotalVfs};
 
 impl Machine {
@@ -182,7 +182,7 @@ impl Machine {
             return Err(errno(pf, Errno::NODEV, format!("{doing} {vf}"), hint));
         };
         if let Some(refusal) = pf.next_refusal(Matter::Binding, index) {
-            return Err(errno(pf, refusal, format!("{doing} {vf}"), None));
+            return Err(in_words(pf, refusal, format!("{doing} {vf}"), "not now"));
         }
         Ok((pf, index))
     }

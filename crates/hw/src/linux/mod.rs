@@ -20,7 +20,7 @@ mod netlink;
 mod pci;
 mod rdma;
 mod reading;
-mod refusal;
+pub(crate) mod refusal;
 mod roce;
 mod steps;
 mod tap;

@@ -139,9 +139,9 @@ impl Step {
 
 /// An errno with the kernel's own words.
 #[derive(Debug)]
-struct Words {
-    errno: i32,
-    text: String,
+pub(crate) struct Words {
+    pub(crate) errno: i32,
+    pub(crate) text: String,
 }
 
 impl fmt::Display for Words {

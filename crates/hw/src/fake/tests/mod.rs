@@ -74,10 +74,8 @@ fn bind_vfio(fake: &Fake, pf: PfAddr, index: u32) {
 
 /// The refusal's errno.
 fn refusal<T: std::fmt::Debug>(answer: Result<T, HardwareError>) -> i32 {
-    match answer.expect_err("refused") {
-        HardwareError::Kernel { source, .. } => source.raw_os_error().expect("an errno"),
-        other => panic!("no errno in {other}"),
-    }
+    let error = answer.expect_err("refused");
+    error.errno().unwrap_or_else(|| panic!("no errno in {error}"))
 }
 
 /// The refusal is that there is no such thing; its text.
