@@ -45,7 +45,8 @@ pub struct Applied {
 
 impl Owner {
     /// Carry out a plan. With `confirm_within`, it is rolled back by [`Owner::recover`] (or by
-    /// whoever works on the PF next) unless [`Owner::confirm`] comes in time.
+    /// whoever works on the PF next) unless [`Owner::confirm`] comes in time: see to it that somebody
+    /// calls that when [`Owner::roll_back_due`] says so.
     ///
     /// # Errors
     /// [`HostError::Refused`] and [`HostError::Stale`] before anything is written;
@@ -136,18 +137,22 @@ impl Owner {
         Ok(confirmed)
     }
 
-    /// Time until the first apply that nobody has confirmed is to be rolled back, which
-    /// [`Owner::recover`] does; `None` if none waits.
+    /// Time until [`Owner::recover`] has an apply to roll back: none for one that was cut short, the
+    /// rest of its time for one that nobody has confirmed. `None` if there is neither.
     ///
     /// # Errors
     /// [`HostError::Ledger`].
-    pub fn unconfirmed(&self) -> Result<Option<Duration>, HostError> {
+    pub fn roll_back_due(&self) -> Result<Option<Duration>, HostError> {
         let mut first = None;
         for key in self.ledger.keys()? {
-            if let Some(waiting) = self.ledger.read(&key)?.unconfirmed {
-                let left = waiting.left(self.now()).unwrap_or_default();
-                first = Some(first.map_or(left, |first: Duration| first.min(left)));
-            }
+            let record = self.ledger.read(&key)?;
+            let cut_short = matches!(record.intent, Some(Intent::Apply { .. }));
+            let left = match &record.unconfirmed {
+                _ if cut_short => Duration::ZERO,
+                Some(waiting) => waiting.left(self.now()).unwrap_or_default(),
+                None => continue,
+            };
+            first = Some(first.map_or(left, |first: Duration| first.min(left)));
         }
         Ok(first)
     }
@@ -277,7 +282,7 @@ impl Session<'_> {
             let doing = doing.to_owned();
             move |source| Failed { doing, source: Box::new(source) }
         };
-        let pf = self.read().map_err(failed("read it"))?;
+        let pf = self.read_all_told().map_err(failed("read it"))?;
         let before = PfSnapshot::of(&pf, &self.record);
         let (old_target, old_vfs) = (self.record.target.clone(), self.record.vfs.clone());
         if !planned.steps.is_empty() {
@@ -306,14 +311,15 @@ impl Session<'_> {
     /// was set is an error.
     fn converge(&mut self, planned: &PfPlan, applied: &mut Applied) -> Result<PfReading, Failed> {
         let look = |source| Failed { doing: "read it back".to_owned(), source: Box::new(source) };
+        let mut done = planned.steps.clone();
         for _ in 0..PASSES {
-            let pf = self.read().map_err(look)?;
-            let (_, steps) = plan::pf_steps(&planned.name, &planned.target, &pf, &self.record);
+            let (pf, steps) = self.look_again(planned, &done).map_err(look)?;
             let Some(first) = steps.first() else { return Ok(pf) };
             tracing::debug!(pf = planned.name, step = %first.step, "not yet as wanted");
             for step in &steps {
                 self.step(step, applied)?;
             }
+            done = steps;
         }
         let pf = self.read().map_err(look)?;
         let (_, steps) = plan::pf_steps(&planned.name, &planned.target, &pf, &self.record);
@@ -323,6 +329,25 @@ impl Session<'_> {
                 doing: step.step.to_string(),
                 source: Box::new(read_back(self.addr, "it", &step.step, &"as before")),
             }),
+        }
+    }
+
+    /// The PF, and what is left to do. What was just done and is not seen yet is waited for: a driver
+    /// may tell of it a moment later.
+    fn look_again(
+        &self,
+        planned: &PfPlan,
+        done: &[PlanStep],
+    ) -> Result<(PfReading, Vec<PlanStep>), HostError> {
+        let mut wait = self.owner.busy_wait();
+        loop {
+            let pf = self.read()?;
+            let (_, steps) = plan::pf_steps(&planned.name, &planned.target, &pf, &self.record);
+            let repeats = steps.iter().any(|left| done.iter().any(|done| done.step == left.step));
+            if !repeats || wait.is_over() {
+                return Ok((pf, steps));
+            }
+            std::thread::sleep(self.owner.patience.poll);
         }
     }
 

@@ -32,7 +32,7 @@ mod scrub;
 mod snapshot;
 mod view;
 
-pub use apply::Applied;
+pub use apply::{Applied, Confirmed};
 pub use drift::Drift;
 pub use error::{HostError, Preflight};
 pub use file::HostFile;

@@ -60,7 +60,7 @@ impl Session<'_> {
         let mut notes = Applied::default();
         let mut trouble = None;
         for _ in 0..PASSES {
-            let pf = self.read()?;
+            let pf = self.read_all_told()?;
             if before.difference(&pf, &self.record).is_none() {
                 return Ok(());
             }
@@ -81,7 +81,7 @@ impl Session<'_> {
                 }
             }
         }
-        let pf = self.read()?;
+        let pf = self.read_all_told()?;
         match (before.difference(&pf, &self.record), trouble) {
             (None, _) => Ok(()),
             (Some(_), Some(error)) => Err(error),

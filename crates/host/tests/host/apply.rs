@@ -126,8 +126,30 @@ fn what_nobody_confirms_is_rolled_back_even_after_a_crash() {
     let claim = rig.owner().claim(&request("tenant"));
     assert!(matches!(claim, Err(HostError::Unconfirmed { .. })), "{claim:?}");
     let later = rig.owner().with_clock(move || SystemTime::now() + minute);
+    assert_eq!(later.roll_back_due().expect("asked"), Some(Duration::ZERO));
     later.recover().expect("rolled back");
     assert_eq!(rig.state(pf), before);
+    assert_eq!(later.roll_back_due().expect("asked"), None);
+}
+
+#[test]
+fn a_confirmation_that_comes_too_late_says_so_until_the_next_apply() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::Ice));
+    let file = rich(&rig.fake, pf, 4);
+    let minute = Duration::from_secs(60);
+    let apply = |owner: &lanekeeper_host::Owner| {
+        owner.apply(&owner.plan(&file).expect("a plan"), Some(minute)).expect("applied");
+    };
+    let owner = rig.owner();
+    apply(&owner);
+    let later = rig.owner().with_clock(move || SystemTime::now() + minute);
+    for _ in 0..2 {
+        let confirmed = later.confirm().expect("asked");
+        assert_eq!((confirmed.kept.len(), confirmed.too_late), (0, vec!["rail0".to_owned()]));
+    }
+    apply(&owner);
+    let confirmed = owner.confirm().expect("confirmed");
+    assert_eq!((confirmed.kept, confirmed.too_late.len()), (vec!["rail0".to_owned()], 0));
 }
 
 #[test]
@@ -154,7 +176,7 @@ fn what_is_confirmed_stays() {
     let owner = rig.owner();
     let plan = owner.plan(&rich(&rig.fake, pf, 4)).expect("a plan");
     owner.apply(&plan, Some(Duration::from_secs(60))).expect("applied");
-    assert_eq!(owner.confirm().expect("confirmed"), ["rail0"]);
+    assert_eq!(owner.confirm().expect("confirmed").kept, ["rail0"]);
     let later = rig.owner().with_clock(|| SystemTime::now() + Duration::from_secs(600));
     later.recover().expect("recovered");
     assert_eq!(rig.read(pf).num_vfs, 4);

@@ -5,6 +5,7 @@
 //! (and, as everywhere, a command line that is wrong).
 
 mod claim;
+mod roll_back;
 mod show;
 
 use std::path::{Path, PathBuf};
@@ -80,8 +81,14 @@ enum Command {
         #[arg(long, value_name = "SECONDS", value_parser = seconds)]
         timeout: Option<Duration>,
     },
-    /// Keep what `apply --timeout` did.
+    /// Keep what `apply --timeout` did. Ends with 1 if it was rolled back before.
     Confirm,
+    /// Wait as `apply --timeout` asks; started by it alone.
+    #[command(hide = true, name = roll_back::COMMAND)]
+    RollBackWhenDue {
+        /// Its process number.
+        apply: u32,
+    },
     /// In what the host differs from the file and the ledger. Changes nothing.
     Check(File),
     /// Take a VF for an owner and make it ready to be handed to a VM.
@@ -154,6 +161,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Plan(file) => plan(&place, &file),
         Command::Apply { file, timeout } => apply(&place, &file, timeout),
         Command::Confirm => confirm(&place),
+        Command::RollBackWhenDue { apply } => roll_back::run(&place, apply),
         Command::Check(file) => check(&place, &file),
         Command::Claim(args) => claim::claim(&place, *args),
         Command::Release(args) => claim::release(&place, &args),
@@ -303,6 +311,9 @@ fn apply(place: &Place, file: &File, timeout: Option<Duration>) -> Result<ExitCo
     let plan = owner.plan(&file)?;
     // That nobody reads it is no reason to leave the host as it is.
     let told = if place.json { Ok(()) } else { print(harmless(&plan_text(&plan))) };
+    if timeout.is_some() && !plan.is_empty() {
+        roll_back::stand_by(place)?;
+    }
     let applied = owner.apply(&plan, timeout)?;
     told?;
     place.tell(&applied, || {
@@ -323,11 +334,23 @@ fn apply(place: &Place, file: &File, timeout: Option<Duration>) -> Result<ExitCo
 
 fn confirm(place: &Place) -> Result<ExitCode, Failure> {
     let confirmed = place.owner()?.confirm()?;
-    place.tell(&confirmed, || match confirmed.as_slice() {
-        [] => "nothing waits to be confirmed".to_owned(),
-        pfs => format!("confirmed: {}", pfs.join(", ")),
+    place.tell(&confirmed, || {
+        let mut lines = Vec::new();
+        if !confirmed.kept.is_empty() {
+            lines.push(format!("confirmed: {}", confirmed.kept.join(", ")));
+        }
+        if !confirmed.too_late.is_empty() {
+            lines.push(format!(
+                "too late: {} was rolled back when its time was over; apply again",
+                confirmed.too_late.join(", ")
+            ));
+        }
+        if lines.is_empty() {
+            lines.push("nothing waits to be confirmed".to_owned());
+        }
+        lines.join("\n")
     })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if confirmed.too_late.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check(place: &Place, file: &File) -> Result<ExitCode, Failure> {
