@@ -500,10 +500,40 @@ impl Session<'_> {
         if rebind.is_some() {
             self.unbind(vf)?;
         }
-        self.owner.patiently(|hw| hw.send_vf(self.addr, vf.vf, &message))?;
+        self.send_settings(vf.vf, &message)?;
         if let Some(driver) = rebind {
             self.bind(vf.vf, driver)?;
         }
         Ok(())
+    }
+
+    /// Send a VF what its owner asked for. Drivers that measure a rate by the link's speed take none
+    /// without a link (igb_main.c igb_ndo_set_vf_bw), and a change of MTU takes it away for a second or
+    /// two: then it is waited for.
+    pub(crate) fn send_settings(
+        &self,
+        vf: VfIndex,
+        message: &VfMessage,
+    ) -> Result<(), HardwareError> {
+        let mut wait = self.owner.busy_wait();
+        loop {
+            let sent = self.owner.patiently(|hw| hw.send_vf(self.addr, vf, message));
+            match sent {
+                Err(error)
+                    if message.rate.is_some()
+                        && is_refusal(&error)
+                        && !wait.is_over()
+                        && self.waits_for_link() =>
+                {
+                    std::thread::sleep(self.owner.patience.poll);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    fn waits_for_link(&self) -> bool {
+        let netdev = self.read().ok().and_then(|pf| pf.netdev);
+        netdev.is_some_and(|netdev| netdev.up && !netdev.carrier)
     }
 }

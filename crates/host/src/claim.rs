@@ -73,7 +73,7 @@ pub(crate) fn is_open(vf: &VfReading, claim: &ClaimRecord) -> bool {
 }
 
 /// Every setting as read is as wanted.
-pub(crate) fn compare(now: &VfReading, claim: &ClaimRecord) -> Result<(), HostError> {
+fn compare(now: &VfReading, claim: &ClaimRecord) -> Result<(), HostError> {
     let left = one_by_one(&message(now, claim));
     let Some((_, what, _)) = left.first() else { return Ok(()) };
     let (wanted, found) = (&claim.settings, now.attributes.unwrap_or_default());
@@ -117,8 +117,7 @@ impl Session<'_> {
         }
         self.hand_over_driver(&pf, &claim)?;
         self.open_representor(&claim)?;
-        let (_, now) = self.read_told(claim.vf)?;
-        compare(&now, &claim)?;
+        let now = self.prove(&claim)?;
         if claim.driver == DriverWanted::VfioPci {
             let group = self.owner.own_group(&now)?;
             check_node(&*self.owner.preflight, group, vm)?;
@@ -158,13 +157,25 @@ impl Session<'_> {
             (wanted.node_guid, wanted.port_guid) = (claim.guid, claim.guid);
         }
         if !wanted.is_empty() {
-            let sent = self.owner.patiently(|hw| hw.send_vf(self.addr, claim.vf, &wanted));
+            let sent = self.send_settings(claim.vf, &wanted);
             if let Err(error) = sent {
                 return Err(self.name_refusal(pf, claim, &wanted, error));
             }
         }
-        let (_, now) = self.read_told(claim.vf)?;
-        compare(&now, claim)
+        self.prove(claim).map(drop)
+    }
+
+    /// The VF once all is read back as its owner asked: a driver may tell of it a moment later.
+    pub(crate) fn prove(&self, claim: &ClaimRecord) -> Result<VfReading, HostError> {
+        let mut wait = self.owner.busy_wait();
+        loop {
+            let (_, now) = self.read_told(claim.vf)?;
+            match compare(&now, claim) {
+                Ok(()) => return Ok(now),
+                Err(error) if wait.is_over() => return Err(error),
+                Err(_) => std::thread::sleep(self.owner.patience.poll),
+            }
+        }
     }
 
     /// Which setting it was that the driver refused. The kernel applies a message's attributes in

@@ -214,12 +214,17 @@ impl Owner {
         Ok(session)
     }
 
+    /// Patience for a driver that is busy.
+    pub(crate) fn busy_wait(&self) -> Wait {
+        Wait::until(Instant::now() + self.patience.busy)
+    }
+
     /// A step until it is done, as long as the driver says that it is only busy.
     pub(crate) fn patiently<T>(
         &self,
         mut step: impl FnMut(&dyn SriovHardware) -> Result<T, HardwareError>,
     ) -> Result<T, HardwareError> {
-        let mut wait = Wait::until(Instant::now() + self.patience.busy);
+        let mut wait = self.busy_wait();
         let mut pause = self.patience.poll;
         loop {
             match step(&*self.hw) {
@@ -234,7 +239,7 @@ impl Owner {
 }
 
 /// Patience that ends with a time, and not before so many looks.
-struct Wait {
+pub(crate) struct Wait {
     until: Instant,
     looks: u32,
 }
@@ -245,7 +250,7 @@ impl Wait {
     }
 
     /// After another look in vain: whether it was the last.
-    fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         self.looks += 1;
         self.looks >= LOOKS && Instant::now() >= self.until
     }
@@ -327,11 +332,24 @@ impl Session<'_> {
         reading.map(|vf| (pf, vf)).ok_or_else(missing)
     }
 
-    /// The same once the PF's driver tells of the VF: while a VF is in reset it is left out
+    /// The PF once its driver tells of every VF, or as it is when patience ends.
+    pub(crate) fn read_all_told(&self) -> Result<PfReading, HostError> {
+        let mut wait = self.owner.busy_wait();
+        loop {
+            let pf = self.read()?;
+            let told = pf.netdev.is_none() || pf.vfs.iter().all(|vf| vf.attributes.is_some());
+            if told || wait.is_over() {
+                return Ok(pf);
+            }
+            std::thread::sleep(self.owner.patience.poll);
+        }
+    }
+
+    /// The PF and one of its VFs, once the PF's driver tells of it: while a VF is in reset it is left out
     /// (ice_sriov.c ice_get_vf_cfg, rtnetlink.c rtnl_fill_vfinfo), and what is not told is not as
     /// wanted.
     pub(crate) fn read_told(&self, vf: VfIndex) -> Result<(PfReading, VfReading), HostError> {
-        let mut wait = Wait::until(Instant::now() + self.owner.patience.busy);
+        let mut wait = self.owner.busy_wait();
         loop {
             let (pf, now) = self.read_vf(vf)?;
             if now.attributes.is_some() {
@@ -388,7 +406,7 @@ impl Session<'_> {
     /// The VF once `driver` is seen on it, or as it is when patience ends: the link of a driver may
     /// be missing for a moment (sriov-network-operator#1046).
     fn wait_for_driver(&self, vf: VfIndex, driver: &str) -> Result<VfReading, HostError> {
-        let mut wait = Wait::until(Instant::now() + self.owner.patience.busy);
+        let mut wait = self.owner.busy_wait();
         loop {
             let (_, now) = self.read_vf(vf)?;
             if now.driver.as_deref() == Some(driver) || wait.is_over() {

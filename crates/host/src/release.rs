@@ -97,7 +97,9 @@ impl Owner {
         let token = token.hash();
         let no_op =
             || Released::NoOp { why: format!("{which} has no owner: it was released before") };
-        let Some(key) = self.find(which)? else { return Ok(no_op()) };
+        let Some(key) = self.find(which)? else {
+            return self.renamed(which, &token).map_or_else(|| Ok(no_op()), Err);
+        };
         let mut session = match self.session(&key) {
             Ok(session) => session,
             Err(HostError::PfGone { .. }) => return self.release_lost(&key, which, &token),
@@ -108,6 +110,22 @@ impl Owner {
             Some(Err(why)) => Ok(Released::NoOp { why }),
             Some(Ok(id)) => session.release(&id),
         }
+    }
+
+    /// That a VF was named by its PF's former name, by somebody who has one on this host.
+    fn renamed(&self, which: &Which, token: &str) -> Option<HostError> {
+        let Which::Vf { pf, .. } = which else { return None };
+        let records: Vec<PfRecord> = self
+            .ledger
+            .read_all()
+            .ok()?
+            .into_iter()
+            .filter_map(|(_, record)| record.ok())
+            .collect();
+        let theirs = records.iter().find(|record| record.claim_of(token).is_some())?;
+        let unknown = records.iter().all(|record| record.name != *pf);
+        let nearest = Some(theirs.name.clone());
+        unknown.then(|| HostError::Unknown { kind: "pf", name: pf.clone(), nearest })
     }
 
     /// The file in which a claim, or a VF's claim, is.

@@ -155,9 +155,6 @@ impl Session<'_> {
         let settings =
             VfSettings { mac, vlan, spoofchk, addresses: Vec::new(), trust, link_state, rate, mtu };
         settings.validate()?;
-        if let Some(guid) = request.guid {
-            self.unused_guid(guid, pf)?;
-        }
         // Where the PF tells GUIDs and this VF has none, the MAC's is set with the rest.
         let untold = now.node_guid.is_none_or(|guid| !is_no_guid(guid));
         let by_mac = || Guid::from_mac(mac);
@@ -165,6 +162,9 @@ impl Session<'_> {
             None if rdma == RdmaNeed::Hardware && !untold => Some(by_mac()),
             given => given,
         };
+        if let Some(guid) = guid {
+            self.unused_guid(guid, pf)?;
+        }
         Ok(ClaimRecord {
             token: token.to_owned(),
             request: kept(request),

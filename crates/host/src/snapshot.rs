@@ -89,7 +89,10 @@ impl PfSnapshot {
         self.vfs.iter().find_map(|(vf, before)| {
             let now = now.vfs.get(vf)?;
             let theirs = before.claim != now.claim;
-            (!theirs && before != now).then(|| format!("VF {vf}"))
+            // What nobody told before cannot be brought back.
+            let attributes = before.attributes.and(now.attributes);
+            let now = VfSnapshot { attributes, ..now.clone() };
+            (!theirs && *before != now).then(|| format!("VF {vf}"))
         })
     }
 }

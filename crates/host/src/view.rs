@@ -9,7 +9,7 @@ use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
 use lanekeeper_model::{LinkCounters, PfId, VfChange, VfCounters, VfIndex, VfSettings, VfStatus};
 
-use crate::claim::{compare, is_open};
+use crate::claim::is_open;
 use crate::drivers;
 use crate::error::HostError;
 use crate::ledger::{ClaimRecord, Identity, PfRecord};
@@ -194,6 +194,9 @@ impl Session<'_> {
             self.open_representor(claim)?;
         }
         // A VM that is trusted may have another MAC of its own.
-        if now.holder.is_some() { Ok(()) } else { compare(&now, claim) }
+        if now.holder.is_none() {
+            self.prove(claim)?;
+        }
+        Ok(())
     }
 }

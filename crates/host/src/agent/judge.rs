@@ -6,6 +6,7 @@ use lanekeeper_model::VfIndex;
 
 use crate::claim::{astray, drift};
 use crate::drift::Drift;
+use crate::drivers::Knob;
 use crate::ledger::{Life, PfRecord};
 use crate::plan::{Finding, Step, pf_steps};
 use crate::scrub::one_by_one;
@@ -15,6 +16,8 @@ use crate::scrub::one_by_one;
 pub(super) struct Judgement {
     /// What a repair would put right.
     pub(super) drift: Vec<Drift>,
+    /// Some of it keeps a claim's VF from harming others, or others from its claim.
+    pub(super) guards: bool,
     /// What it cannot, in words.
     pub(super) blocked: Vec<String>,
 }
@@ -23,6 +26,7 @@ pub(super) struct Judgement {
 pub(super) fn judge(pf: &PfReading, record: &PfRecord) -> Judgement {
     let mut judgement = Judgement::default();
     let Some(target) = &record.target else { return judgement };
+    let mut guards = false;
     let mut add = |vf: Option<VfIndex>, what: String| {
         judgement.drift.push(Drift { pf: record.name.clone(), vf, what });
     };
@@ -46,7 +50,8 @@ pub(super) fn judge(pf: &PfReading, record: &PfRecord) -> Judgement {
         let held = now.holder.is_some();
         let differs = drift(now, claim);
         if !(held && differs.mac.is_some()) {
-            for (_, what, _) in one_by_one(&differs) {
+            for (knob, what, _) in one_by_one(&differs) {
+                guards |= matches!(knob, Knob::Mac | Knob::Vlan | Knob::Spoofchk | Knob::Trust);
                 add(vf, format!("{what} is not as claim {id} asked"));
             }
         }
@@ -57,6 +62,7 @@ pub(super) fn judge(pf: &PfReading, record: &PfRecord) -> Judgement {
             add(vf, format!("claim {id} is lost: {lost}"));
         }
     }
+    judgement.guards = guards;
     let blockers = findings.iter().filter(|finding| finding.blocks());
     judgement.blocked.extend(blockers.map(Finding::to_string));
     judgement.blocked.extend(strangers(pf, record));

@@ -87,11 +87,12 @@ pub enum Report {
         /// What, in words.
         why: Vec<String>,
     },
-    /// What is repaired is undone each time: the agent leaves it, until nothing is amiss.
+    /// What is repaired is undone soon each time: the agent leaves it until nothing is amiss, and puts
+    /// right at a slow pace only what keeps a claim's VF and others apart.
     FoughtOver {
         /// The PF.
         pf: String,
-        /// What returned.
+        /// What returns each time.
         drift: Vec<Drift>,
         /// Repairs that were undone.
         repairs: usize,

@@ -153,6 +153,29 @@ fn a_confirmation_that_comes_too_late_says_so_until_the_next_apply() {
 }
 
 #[test]
+fn a_rate_that_the_driver_takes_only_with_a_link_waits_for_the_link() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::Igb));
+    rig.apply(&entry(&rig.fake, pf, "rail0", 2, ""));
+    let limited = ClaimRequest { max_rate: Some(Mbps(500)), ..request("tenant") };
+    let claim = rig.owner().claim(&limited).expect("claimed");
+    let changed = RateLimits { min: Mbps(0), max: Mbps(100) };
+    let changed = VfMessage { rate: Some(changed), ..VfMessage::default() };
+    rig.fake.send_vf(pf, claim.vf, &changed).expect("somebody's");
+    // As a change of MTU does for a moment.
+    rig.fake.set_cable(pf, false).expect("out");
+    let fake = rig.fake.clone();
+    let plug = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        fake.set_cable(pf, true).expect("in");
+    });
+    let recovered = rig.owner().recover().expect("recovered");
+    plug.join().expect("plugged");
+    assert!(recovered.failed.is_empty(), "{:?}", recovered.failed);
+    let told = rig.read(pf).vfs[usize::from(claim.vf)].attributes.expect("told");
+    assert_eq!(told.rate.max, Mbps(500));
+}
+
+#[test]
 fn a_clock_that_goes_back_gives_an_unconfirmed_apply_no_more_time() {
     let (rig, pf) = Rig::with(FakePf::new(Personality::Ice));
     let before = rig.state(pf);

@@ -143,3 +143,18 @@ fn everything_that_is_given_must_match_and_one_pf_only() {
     let none = choose(&rig, &select).expect_err("none matches");
     assert!(none.contains("slot is 1, not 9") && none.contains("slot is 2, not 9"), "{none}");
 }
+
+#[test]
+fn the_annotated_file_in_docs_is_right_and_shows_every_key_of_the_schema() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/host.yaml");
+    HostFile::load(path.as_ref()).expect("a sound file");
+    let text = std::fs::read_to_string(path).expect("read");
+    let schema = serde_json::to_value(HostFile::schema()).expect("as JSON");
+    let definitions = schema["$defs"].as_object().expect("definitions");
+    let objects = definitions.values().chain([&schema]);
+    for key in
+        objects.filter_map(|object| object["properties"].as_object()).flat_map(|it| it.keys())
+    {
+        assert!(text.contains(&format!("{key}:")) || text.contains(&format!("or {key}")), "{key}");
+    }
+}

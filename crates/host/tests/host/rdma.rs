@@ -50,3 +50,18 @@ fn a_claim_says_how_its_rdma_device_gets_into_a_namespace() {
     let told = claim.notes.join("; ");
     assert!(told.contains("is seen in every network namespace"), "{told}");
 }
+
+#[test]
+fn a_guid_that_follows_from_the_mac_is_not_two_vfs_either() {
+    let (rig, _) = Rig::applied(FakePf::new(Personality::Mlx5).with_vf_guids(), 2);
+    let asked = |tenant: &str, vlan: &str| ClaimRequest {
+        mac: Some(lanekeeper_model::MacAddr([2, 0, 0, 0, 0, 7])),
+        vlan: serde_json::from_str(vlan).ok(),
+        rdma: Some(RdmaNeed::Hardware),
+        ..request(tenant)
+    };
+    rig.owner().claim(&asked("tenant-1", r#"{"id": 1}"#)).expect("claimed");
+    // One MAC in two VLANs is two stations; one GUID is one.
+    let error = rig.owner().claim(&asked("tenant-2", r#"{"id": 2}"#)).expect_err("the same GUID");
+    assert!(matches!(error, HostError::DuplicateGuid { .. }), "{error}");
+}

@@ -247,3 +247,17 @@ fn whatever_the_kernel_says_of_a_scrub_the_vf_is_quarantined_and_given_back_once
         }
     }
 }
+
+#[test]
+fn a_release_by_a_former_name_of_the_pf_does_not_pass_for_done() {
+    let (rig, pf) = Rig::applied(FakePf::new(Personality::Ice), 1);
+    rig.owner().claim(&request("tenant")).expect("claimed");
+    rig.apply(&crate::rig::entry(&rig.fake, pf, "uplink", 1, "pools: [fast]"));
+    let which = |name: &str| Which::Vf { pf: name.to_owned(), vf: vf(0) };
+    let error = rig.owner().release(&which("rail0"), &token("tenant")).expect_err("renamed");
+    assert!(error.to_string().contains("did you mean uplink"), "{error}");
+    let of_others = rig.owner().release(&which("rail0"), &token("somebody")).expect("no error");
+    assert!(matches!(of_others, Released::NoOp { .. }), "{of_others}");
+    let released = rig.owner().release(&which("uplink"), &token("tenant")).expect("released");
+    assert!(matches!(released, Released::Done { .. }), "{released}");
+}

@@ -108,3 +108,42 @@ fn whichever_step_is_refused_once_for_being_busy_is_done_again() {
         }
     }
 }
+
+#[test]
+fn what_a_driver_tells_a_moment_late_is_waited_for_and_not_written_twice() {
+    for (driver, spec) in each_driver() {
+        for late in [1, 3, 9] {
+            let (rig, pf) = Rig::with(spec.clone().telling_late(late));
+            rig.apply(&entry(&rig.fake, pf, "rail0", 2, ""));
+            let twice = |rig: &Rig| {
+                let writes = rig.fake.writes();
+                (1..writes.len()).any(|at| writes[..at].contains(&writes[at]))
+            };
+            assert!(!twice(&rig), "{driver:?} {late}: {:?}", rig.fake.writes());
+            rig.fake.clear_log();
+            let claim = rig.owner().claim(&tagged()).expect("claimed");
+            assert!(!twice(&rig), "{driver:?} {late}: {:?}", rig.fake.writes());
+            let which = Which::Claim(claim.id);
+            let released = rig.owner().release(&which, &token("tenant")).expect("released");
+            assert!(matches!(released, Released::Done { .. }), "{driver:?}: {released}");
+        }
+    }
+}
+
+#[test]
+fn an_apply_that_began_with_a_vf_untold_leads_back_all_the_same() {
+    for readings in [2, 4, u32::MAX] {
+        let (rig, pf) = Rig::with(FakePf::new(Personality::Ice).with_firmware_lldp());
+        rig.fake.write_num_vfs(pf, 2).expect("somebody's");
+        let before = rig.state(pf);
+        let owner = rig.owner();
+        let plan = owner.plan(&crate::rig::rich(&rig.fake, pf, 3)).expect("a plan");
+        rig.fake.leave_untold(pf, vf(0), readings).expect("there");
+        let error = owner.apply(&plan, None).expect_err("DCB is the firmware's");
+        assert!(matches!(error, HostError::Reverted { .. }), "{readings}: {error}");
+        rig.fake.leave_untold(pf, vf(0), 0).expect("there");
+        assert_eq!(rig.state(pf).num_vfs, before.num_vfs);
+        let record = rig.owner().records().expect("ledger").pop().expect("begun");
+        assert!(record.intent.is_none(), "nothing is left to undo");
+    }
+}

@@ -42,7 +42,13 @@ impl Machine {
             return Err(errno(pf, Errno::INVAL, doing, None));
         }
         self.repeats += repeated(message, &told);
-        self.pf(addr)?.apply(index, message)
+        let pf = self.pf(addr)?;
+        pf.apply(index, message)?;
+        let late = pf.spec.tells_late;
+        if late > 0 {
+            pf.vf(index)?.stale = Some((late + 1, told));
+        }
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use super::personality::{NodeGuid, OwnMac, Rules, WhileDown};
 use super::pf::{FakePf, Grouping, Pending};
 use super::watch::Watchers;
 use crate::HardwareError;
-use crate::inventory::{Holder, PciNode, RepresentorState, TotalVfs};
+use crate::inventory::{Holder, PciNode, RepresentorState, TotalVfs, VfAttributes};
 
 /// A representor as its driver makes it: every interface begins so.
 pub(super) const NEW_REPRESENTOR: RepresentorState = RepresentorState { up: false, mtu: 1_500 };
@@ -158,6 +158,8 @@ pub(super) struct Vf {
     pub(super) driver_lag: u32,
     /// Readings in which the PF's driver does not tell of it.
     pub(super) untold: u32,
+    /// What it tells for so many readings in place of what was set.
+    pub(super) stale: Option<(u32, VfAttributes)>,
     pub(super) port: Option<Port>,
     pub(super) holder: Option<Holder>,
     /// The address that its driver, a guest's above all, chose by itself.
@@ -459,6 +461,7 @@ impl Vf {
             driver_override: None,
             driver_lag: 0,
             untold: 0,
+            stale: None,
             port: None,
             holder: None,
             own_mac: None,

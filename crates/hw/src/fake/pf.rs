@@ -58,6 +58,7 @@ pub struct FakePf {
     pub(super) refuses: Vec<Knob>,
     pub(super) appear_after: u32,
     pub(super) driver_lag: u32,
+    pub(super) tells_late: u32,
     pub(super) no_room: bool,
     pub(super) vf_guids: bool,
     pub(super) firmware_lldp: bool,
@@ -98,6 +99,7 @@ impl FakePf {
             refuses: Vec::new(),
             appear_after: 0,
             driver_lag: 0,
+            tells_late: 0,
             no_room: false,
             vf_guids: false,
             firmware_lldp: false,
@@ -254,6 +256,13 @@ impl FakePf {
     #[must_use]
     pub fn driver_lagging(mut self, reads: u32) -> Self {
         self.driver_lag = reads;
+        self
+    }
+
+    /// What was set on a VF is told only after this many readings; until then what was before.
+    #[must_use]
+    pub fn telling_late(mut self, reads: u32) -> Self {
+        self.tells_late = reads;
         self
     }
 

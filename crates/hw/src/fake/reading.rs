@@ -17,6 +17,7 @@ impl Machine {
         for vf in &mut pf.vfs {
             vf.driver_lag = vf.driver_lag.saturating_sub(1);
             vf.untold = vf.untold.saturating_sub(1);
+            vf.stale = vf.stale.map(|(left, told)| (left - 1, told)).filter(|(left, _)| *left > 0);
         }
         let pf = &self.pfs[&addr];
         let rules = pf.rules();
@@ -86,7 +87,8 @@ impl Machine {
             }),
             iommu_group: vf.group.map(|number| self.group(number)),
             holder: vf.holder.clone(),
-            attributes: (pf.netdev_here && vf.untold == 0).then(|| pf.attributes(vf)),
+            attributes: (pf.netdev_here && vf.untold == 0)
+                .then(|| vf.stale.map_or_else(|| pf.attributes(vf), |(_, told)| told)),
         }
     }
 

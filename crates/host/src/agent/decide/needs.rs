@@ -130,7 +130,7 @@ impl Agent {
         pf.settle_due = None;
         let Some(record) = pf.record.as_deref() else {
             match to_apply {
-                Some(_) => pf.settle_due = pf.repairs.next(now.up),
+                Some(_) => pf.settle_due = Some(pf.repairs.next(now.up)),
                 None => pf.started = !waits_for_others,
             }
             return;
@@ -139,14 +139,14 @@ impl Agent {
             pf.count_due = Some(now.up);
         }
         if pf.recover {
-            pf.settle_due = pf.repairs.next(now.up);
+            pf.settle_due = Some(pf.repairs.next(now.up));
             return;
         }
         if let Some(waiting) = &record.unconfirmed {
             // Its time over, whoever works on the PF rolls it back: the agent if nobody else.
             match waiting.left(now.wall).filter(|left| !left.is_zero()) {
                 Some(left) => pf.look_by(now.up + left),
-                None => pf.settle_due = pf.repairs.next(now.up),
+                None => pf.settle_due = Some(pf.repairs.next(now.up)),
             }
             pf.started = true;
             return;
@@ -157,13 +157,13 @@ impl Agent {
             let patience = since + tuning.others_work;
             pf.look_by((now.up + tuning.debounce).max(patience.min(now.up + tuning.between_looks)));
             if now.up >= patience {
-                pf.settle_due = pf.repairs.next(now.up);
+                pf.settle_due = Some(pf.repairs.next(now.up));
             }
             return;
         }
         pf.cut_short_since = None;
         if to_apply.is_some() {
-            pf.settle_due = pf.repairs.next(now.up);
+            pf.settle_due = Some(pf.repairs.next(now.up));
             return;
         }
         pf.started |= !waits_for_others;
@@ -186,7 +186,7 @@ impl Agent {
         }
         let drift = judgement.drift;
         if drift.is_empty() {
-            if pf.repairs.calm() {
+            if pf.repairs.calm(now, &limits) {
                 reports.push(Report::FightOver { pf: name });
             }
         } else {
@@ -195,11 +195,12 @@ impl Agent {
                 let (pf, drift, manager) = (name.clone(), drift.clone(), manager.clone());
                 reports.push(Report::DriftFound { pf, drift, manager });
             }
-            if pf.repairs.gives_up(now, &limits) {
-                let (drift, repairs) = (drift.clone(), pf.repairs.count());
+            let (given_up, repairs) = pf.repairs.found(now, &drift, &limits);
+            if !given_up.is_empty() {
+                let drift = given_up;
                 reports.push(Report::FoughtOver { pf: name, drift, repairs, manager });
             }
-            pf.settle_due = pf.repairs.next(now);
+            pf.settle_due = pf.repairs.next_of(now, &drift, judgement.guards, &limits);
         }
         pf.drift = drift;
         self.tell_all(reports);

@@ -29,7 +29,7 @@ impl Agent {
         let mut reports = Vec::new();
         pf.recover &= !settlement.recovered;
         if repairs && did_something {
-            pf.repairs.repaired(now.up, &limits);
+            pf.repairs.repaired(now.up, &pf.drift, &limits);
             counted.drift_repaired += 1;
             reports.push(Report::DriftRepaired { pf: name.clone(), what: settlement.events });
         } else if did_something || settlement.events != pf.found {
@@ -47,7 +47,7 @@ impl Agent {
         if let Some(why) = settlement.failed {
             counted.step_failures += 1;
             pf.repairs.failed(now.up, &limits);
-            let again = pf.repairs.next(now.up).unwrap_or(now.up + limits.longest);
+            let again = pf.repairs.next(now.up);
             pf.look_by(again);
             pf.hung = settlement.hung.then(|| why.clone());
             pf.started = true;

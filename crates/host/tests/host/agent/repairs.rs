@@ -117,6 +117,14 @@ fn drift_that_returns_at_once_is_fought_over_and_left_with_who_manages_the_pf() 
     let told = play.names();
     assert_eq!(told.iter().filter(|name| *name == "fought_over").count(), 1, "{told:?}");
     assert_eq!(play.metric("lanekeeper_pf_fought_over"), Some(1.0));
+    // What came later is put right all the same, with it.
+    trust(&rig.fake, pf, 2);
+    play.seconds(5);
+    assert_eq!(play.names(), ["drift_found", "drift_repaired"]);
+    trust(&rig.fake, pf, 3);
+    play.seconds(5);
+    assert_eq!(play.names(), ["drift_found"], "it is given up still");
+    play.seconds(60);
     // Its owner ends the fight.
     play.owner.recover().expect("recovered");
     play.seconds(5);
@@ -124,6 +132,49 @@ fn drift_that_returns_at_once_is_fought_over_and_left_with_who_manages_the_pf() 
     trust(&rig.fake, pf, 3);
     play.seconds(5);
     assert_eq!(play.names(), ["drift_found", "drift_repaired"], "and is repaired again");
+}
+
+#[test]
+fn unrelated_changes_one_after_another_are_each_repaired_and_no_fight() {
+    let (rig, pf, mut play, claim) = kept(Personality::I40e);
+    let before = rig.state(pf);
+    let vlan = |id| VfMessage { vlan: Some(Vlan::tagged(id)), ..VfMessage::default() };
+    let trusted = VfMessage { trust: Some(true), ..VfMessage::default() };
+    let others = (0..4).filter(|number| *number != u32::from(claim.vf));
+    let of_others = others.map(|number| (vf(number), vlan(40 + number as u16)));
+    let of_claim = [vlan(50), trusted].map(|message| (claim.vf, message));
+    let changes: Vec<_> = of_claim.into_iter().chain(of_others).collect();
+    for round in 0..3 {
+        for (at, (number, message)) in changes.iter().enumerate() {
+            rig.fake.send_vf(pf, *number, message).expect("sent");
+            play.seconds(8);
+            assert_eq!(rig.state(pf), before, "round {round}, change {at}");
+            assert_eq!(play.names(), ["drift_found", "drift_repaired"], "round {round}, {at}");
+        }
+    }
+    assert_eq!(play.metric("lanekeeper_pf_fought_over"), Some(0.0));
+}
+
+#[test]
+fn what_keeps_a_claims_vf_from_others_is_put_right_once_a_minute_though_it_is_fought_over() {
+    let (rig, pf, mut play, claim) = kept(Personality::I40e);
+    let before = rig.state(pf);
+    let mut undone = 0;
+    trust(&rig.fake, pf, u32::from(claim.vf));
+    play.pass_and(Duration::from_secs(3_600), |action| {
+        if matches!(action, Action::Settle(_)) {
+            undone += 1;
+            trust(&rig.fake, pf, u32::from(claim.vf));
+        }
+    });
+    assert!((60..=66).contains(&undone), "{undone} in an hour");
+    let told = play.names();
+    assert_eq!(told.iter().filter(|name| *name == "fought_over").count(), 1, "{told:?}");
+    assert!(!told.contains(&"fight_over".to_owned()), "{told:?}");
+    play.seconds(180);
+    assert_eq!(rig.state(pf), before, "whoever undid it is gone");
+    assert_eq!(play.names().last().map(String::as_str), Some("fight_over"));
+    assert_eq!(play.metric("lanekeeper_pf_fought_over"), Some(0.0));
 }
 
 #[test]
