@@ -4,15 +4,15 @@
 
 use std::time::{Duration, SystemTime};
 
-use lanekeeper_hw::SriovHardware;
 use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_hw::message::VfMessage;
+use lanekeeper_hw::{HardwareError, SriovHardware};
 use lanekeeper_model::{LinkState, RoceSetting, VfIndex};
 use serde::Serialize;
 
 use crate::error::HostError;
 use crate::ledger::{Intent, Ledger, Life, PfRecord, PfTarget, Unconfirmed, VfRecord};
-use crate::owner::{Owner, Session, read_back};
+use crate::owner::{Owner, Session, is_refusal, read_back};
 use crate::plan::{self, PfPlan, Plan, PlanStep, Step};
 use crate::scrub;
 use crate::snapshot::PfSnapshot;

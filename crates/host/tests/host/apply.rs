@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use lanekeeper_host::HostError;
 use lanekeeper_host::ledger::Life;
+use lanekeeper_host::{ClaimRequest, HostError};
 use lanekeeper_hw::SriovHardware;
 use lanekeeper_hw::fake::{FakePf, Personality, Write};
-use lanekeeper_model::{LinkState, RdmaNetns, RoceSetting, VfIndex};
+use lanekeeper_hw::message::VfMessage;
+use lanekeeper_model::{LinkState, Mbps, RateLimits, RdmaNetns, RoceSetting, VfIndex};
 
 use crate::rig::{Rig, each_driver, entry, parse, request, rich, vf};
 
@@ -171,7 +172,7 @@ fn a_rate_that_the_driver_takes_only_with_a_link_waits_for_the_link() {
     let recovered = rig.owner().recover().expect("recovered");
     plug.join().expect("plugged");
     assert!(recovered.failed.is_empty(), "{:?}", recovered.failed);
-    let told = rig.read(pf).vfs[usize::from(claim.vf)].attributes.expect("told");
+    let told = rig.read(pf).vfs[claim.vf.get()].attributes.expect("told");
     assert_eq!(told.rate.max, Mbps(500));
 }
 
