@@ -8,7 +8,7 @@ use lanekeeper_hw::SriovHardware as _;
 use lanekeeper_hw::chaos::{Chaos, Fault, survive};
 use lanekeeper_hw::fake::{Fake, FakePf, Personality};
 use lanekeeper_hw::message::VfMessage;
-use lanekeeper_model::PfAddr;
+use lanekeeper_model::{PfAddr, VlanId, VlanTag};
 
 use super::play::Play;
 use crate::rig::{Rig, each_driver, entry, request, rich, vf};
@@ -138,10 +138,11 @@ fn drift_that_returns_at_once_is_fought_over_and_left_with_who_manages_the_pf() 
 fn unrelated_changes_one_after_another_are_each_repaired_and_no_fight() {
     let (rig, pf, mut play, claim) = kept(Personality::I40e);
     let before = rig.state(pf);
-    let vlan = |id| VfMessage { vlan: Some(Vlan::tagged(id)), ..VfMessage::default() };
+    let tag = |id| VlanTag { id: VlanId::new(id).expect("a VLAN"), ..VlanTag::default() };
+    let vlan = |id| VfMessage { vlan: Some(tag(id)), ..VfMessage::default() };
     let trusted = VfMessage { trust: Some(true), ..VfMessage::default() };
     let others = (0..4).filter(|number| *number != u32::from(claim.vf));
-    let of_others = others.map(|number| (vf(number), vlan(40 + number as u16)));
+    let of_others = others.map(|number| (vf(number), vlan(40 + number)));
     let of_claim = [vlan(50), trusted].map(|message| (claim.vf, message));
     let changes: Vec<_> = of_claim.into_iter().chain(of_others).collect();
     for round in 0..3 {
