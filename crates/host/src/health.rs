@@ -1,5 +1,5 @@
-//! Which PFs' free VFs are not offered to claims now, and why. The agent says so in a file beside
-//! the ledger; what it says holds for as long as it runs, which its lock tells, so that what a dead
+//! Which PFs' free VFs are not offered to claims now, and what of them the agent puts right no more,
+//! and why. The agent says so in a file beside the ledger; what it says holds for as long as it runs, which its lock tells, so that what a dead
 //! agent said last keeps nobody from a VF.
 
 use std::collections::BTreeMap;
@@ -32,13 +32,35 @@ pub struct Withheld {
     pub since: SystemTime,
 }
 
+/// What of a PF is fought over: somebody undid its repairs, and the agent leaves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FoughtOver {
+    /// What, in words.
+    pub what: Vec<String>,
+    /// Who else manages the PF's interface.
+    pub manager: Option<String>,
+    /// Since when.
+    pub since: SystemTime,
+}
+
+/// What the agent says of the PFs that are not well, by the names of their ledger files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    /// PFs whose free VFs are not offered.
+    pub withheld: BTreeMap<String, Withheld>,
+    /// PFs of which something is fought over.
+    #[serde(default)]
+    pub fought_over: BTreeMap<String, FoughtOver>,
+}
+
 /// The file.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Health {
+struct Kept {
     version: u32,
-    /// By the name of the PF's ledger file.
-    withheld: BTreeMap<String, Withheld>,
+    #[serde(flatten)]
+    health: Health,
 }
 
 /// The place of the one agent of a state folder, until it is dropped or its holder dies.
@@ -49,14 +71,13 @@ pub struct AgentSeat {
 }
 
 impl AgentSeat {
-    /// Say which PFs' free VFs are not offered, by the name of the PF's ledger file.
+    /// Say which PFs are not well.
     ///
     /// # Errors
     /// [`LedgerError::Io`].
-    pub fn publish(&self, withheld: &BTreeMap<String, Withheld>) -> Result<(), LedgerError> {
-        let withheld = withheld.clone();
-        let health = Health { version: VERSION, withheld };
-        let text = serde_json::to_vec_pretty(&health).unwrap_or_default();
+    pub fn publish(&self, health: &Health) -> Result<(), LedgerError> {
+        let kept = Kept { version: VERSION, health: health.clone() };
+        let text = serde_json::to_vec_pretty(&kept).unwrap_or_default();
         crate::ledger::replace(&self.folder, &path(&self.folder), &text)
     }
 }
@@ -88,10 +109,15 @@ impl Ledger {
     /// PFs whose free VFs are not offered now, by the name of the PF's file; none while no agent
     /// runs.
     pub fn withheld(&self) -> BTreeMap<String, Withheld> {
+        self.health().withheld
+    }
+
+    /// What the agent says of the PFs that are not well; nothing while no agent runs.
+    pub fn health(&self) -> Health {
         if !is_seat_taken(self.folder()) {
-            return BTreeMap::new();
+            return Health::default();
         }
-        read(self.folder()).map(|health| health.withheld).unwrap_or_default()
+        read(self.folder()).unwrap_or_default()
     }
 }
 
@@ -102,8 +128,8 @@ fn is_seat_taken(folder: &Path) -> bool {
 
 fn read(folder: &Path) -> Option<Health> {
     let text = std::fs::read(path(folder)).ok()?;
-    match serde_json::from_slice(&text) {
-        Ok(health) => Some(health),
+    match serde_json::from_slice::<Kept>(&text) {
+        Ok(kept) => Some(kept.health),
         Err(error) => {
             tracing::warn!(%error, "{} cannot be used", path(folder).display());
             None

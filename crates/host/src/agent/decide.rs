@@ -15,7 +15,7 @@ use super::report::Report;
 use super::work::{Listing, Work};
 use super::{Action, Input, Now, Tuning};
 use crate::file::{HostFile, PfWanted};
-use crate::health::Withheld;
+use crate::health::Health;
 use crate::ledger::PfRecord;
 
 mod needs;
@@ -37,7 +37,7 @@ pub struct Agent {
     listing: bool,
     /// When PFs were listed last.
     listed: Option<Duration>,
-    published: Option<BTreeMap<String, Withheld>>,
+    published: Option<Health>,
     ready: bool,
     /// Until when VMs wait for PFs that are not there yet.
     waits_until: Option<Duration>,

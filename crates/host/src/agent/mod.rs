@@ -19,14 +19,13 @@ mod run;
 mod storm;
 pub mod work;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use lanekeeper_hw::watch::Event;
 use lanekeeper_model::PfAddr;
 
 use crate::file::HostFile;
-use crate::health::Withheld;
+use crate::health::Health;
 pub use decide::Agent;
 pub use memory::Memory;
 pub use metrics::Metrics;
@@ -75,8 +74,8 @@ pub enum Action {
     Count(PfAddr),
     /// Bring a PF to what it should be.
     Settle(Box<Work>),
-    /// Publish which PFs' free VFs are not offered, by the names of their ledger files.
-    Publish(BTreeMap<String, Withheld>),
+    /// Publish which PFs are not well.
+    Publish(Health),
     /// Keep this over the next start.
     Keep(Memory),
     /// Tell it.

@@ -168,6 +168,15 @@ impl Repairs {
         self.things.iter().any(|thing| thing.fought)
     }
 
+    /// What is fought over, in words.
+    pub(super) fn fought_over(&self) -> Vec<String> {
+        let words = |thing: &Thing| match thing.vf {
+            Some(vf) => format!("VF {vf}: {}", thing.what),
+            None => thing.what.clone(),
+        };
+        self.things.iter().filter(|thing| thing.fought).map(words).collect()
+    }
+
     fn pause(&mut self, now: Duration, times: usize, limits: &RepairLimits) {
         let doublings = times.saturating_sub(1).min(20) as u32;
         self.not_before = now + limits.pause.saturating_mul(1 << doublings).min(limits.longest);

@@ -1,7 +1,6 @@
 //! Doing what the agent decides: each piece of work on a thread of its own, and one line on which
 //! what came of it, the kernel's events, and orders from outside come in.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +11,7 @@ use lanekeeper_hw::watch::{Event, Watch};
 use super::work::{self, Look, Saw, Settlement};
 use super::{Action, Agent, Input, Memory, Metrics, Now, Report};
 use crate::file::HostFile;
-use crate::health::{AgentSeat, Withheld};
+use crate::health::{AgentSeat, Health};
 use crate::owner::Owner;
 
 /// How long the kernel's events are waited for before it is seen whether anybody still wants them.
@@ -92,27 +91,27 @@ impl Running {
 /// to be looked after meanwhile.
 #[derive(Default)]
 struct Unwritten {
-    withheld: Option<BTreeMap<String, Withheld>>,
+    health: Option<Health>,
     memory: Option<Memory>,
     trouble: Option<String>,
 }
 
 impl Unwritten {
     fn is_due(&self) -> bool {
-        self.withheld.is_some() || self.memory.is_some()
+        self.health.is_some() || self.memory.is_some()
     }
 
     /// Write it. What is amiss, if it was not said before.
     fn write(&mut self, owner: &Owner, seat: &AgentSeat) -> Option<Report> {
-        let withheld = self.withheld.as_ref().map_or(Ok(()), |withheld| seat.publish(withheld));
+        let health = self.health.as_ref().map_or(Ok(()), |health| seat.publish(health));
         let memory = self.memory.as_ref().map_or(Ok(()), |memory| memory.save(owner.ledger()));
-        if withheld.is_ok() {
-            self.withheld = None;
+        if health.is_ok() {
+            self.health = None;
         }
         if memory.is_ok() {
             self.memory = None;
         }
-        let trouble = withheld.and(memory).err().map(|error| error.to_string());
+        let trouble = health.and(memory).err().map(|error| error.to_string());
         let is_new = trouble != self.trouble;
         self.trouble.clone_from(&trouble);
         trouble.filter(|_| is_new).map(|why| Report::Trouble { why })
@@ -168,7 +167,7 @@ pub fn run(
         for action in actions {
             settling += usize::from(matches!(action, Action::Settle(_)));
             match action {
-                Action::Publish(withheld) => unwritten.withheld = Some(withheld),
+                Action::Publish(health) => unwritten.health = Some(health),
                 Action::Keep(memory) => unwritten.memory = Some(memory),
                 Action::Tell(report) => tell(&report),
                 action => start(owner, &line, action),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use comfy_table::{Table, presets};
 use lanekeeper_host::ledger::{Identity, PfRecord};
-use lanekeeper_host::{ClaimId, HostError, PfSeen, Withheld};
+use lanekeeper_host::{ClaimId, FoughtOver, HostError, PfSeen, Withheld};
 use lanekeeper_hw::inventory::{PfReading, RdmaDevice, TotalVfs, VfReading};
 use lanekeeper_model::{PciAddr, PfAddr, VfIndex};
 use lanekeeper_topology::{Distance, PciTree, PeerPath};
@@ -35,6 +35,8 @@ struct ShownPf {
     reading: Option<Box<PfReading>>,
     /// Why its free VFs are not offered to claims now, as the agent sees it.
     withheld: Option<ShownTrouble>,
+    /// What of it the agent puts right no more, because somebody undid it each time.
+    fought_over: Option<ShownFight>,
     /// What the ledger has of its VFs.
     ledger: BTreeMap<VfIndex, ShownVf>,
     gpus: Vec<ShownGpu>,
@@ -49,9 +51,28 @@ struct ShownTrouble {
 
 impl From<&Withheld> for ShownTrouble {
     fn from(withheld: &Withheld) -> Self {
-        let since = withheld.since.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { why: withheld.why.clone(), since: since.as_secs() }
+        Self { why: withheld.why.clone(), since: unix_s(withheld.since) }
     }
+}
+
+#[derive(Serialize)]
+struct ShownFight {
+    what: Vec<String>,
+    /// Who else manages the PF's interface.
+    manager: Option<String>,
+    /// Seconds since 1970-01-01 UTC.
+    since: u64,
+}
+
+impl From<&FoughtOver> for ShownFight {
+    fn from(fought: &FoughtOver) -> Self {
+        let (what, manager) = (fought.what.clone(), fought.manager.clone());
+        Self { what, manager, since: unix_s(fought.since) }
+    }
+}
+
+fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[derive(Serialize)]
@@ -81,10 +102,14 @@ pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
     let owner = place.owner()?;
     let seen = owner.readings()?;
     let (mut records, mut damaged) = (Vec::new(), Vec::new());
-    let withheld = owner.ledger().withheld();
+    let health = owner.ledger().health();
     for (key, record) in owner.ledger().read_all().map_err(HostError::from)? {
         match record {
-            Ok(record) => records.push((record, withheld.get(&key).map(ShownTrouble::from))),
+            Ok(record) => {
+                let trouble = health.withheld.get(&key).map(ShownTrouble::from);
+                let fight = health.fought_over.get(&key).map(ShownFight::from);
+                records.push((record, trouble, fight));
+            }
             Err(error) => damaged.push(error.to_string()),
         }
     }
@@ -100,7 +125,7 @@ pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
     let shown = Shown {
         gone: records
             .iter()
-            .map(|(record, _)| record)
+            .map(|(record, ..)| record)
             .filter(|record| !seen.iter().any(|pf| is_of(record, pf)))
             .map(gone)
             .collect(),
@@ -111,8 +136,8 @@ pub(super) fn run(place: &Place) -> Result<ExitCode, Failure> {
     Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A PF of the ledger, and why its free VFs are not offered if they are not.
-type KnownPf = (PfRecord, Option<ShownTrouble>);
+/// A PF of the ledger, why its free VFs are not offered if they are not, and what is fought over.
+type KnownPf = (PfRecord, Option<ShownTrouble>, Option<ShownFight>);
 
 fn identity(pf: &PfSeen) -> Option<Identity> {
     pf.reading.as_ref().ok().and_then(Identity::of)
@@ -132,10 +157,10 @@ fn gone(record: &PfRecord) -> Gone {
 }
 
 fn shown(pf: PfSeen, records: &mut [KnownPf], tree: &PciTree) -> ShownPf {
-    let known = records.iter_mut().find(|(record, _)| is_of(record, &pf));
-    let (record, withheld) = match known {
-        Some((record, trouble)) => (Some(&*record), trouble.take()),
-        None => (None, None),
+    let known = records.iter_mut().find(|(record, ..)| is_of(record, &pf));
+    let (record, withheld, fought_over) = match known {
+        Some((record, trouble, fight)) => (Some(&*record), trouble.take(), fight.take()),
+        None => (None, None, None),
     };
     let ledger = record.map(ledger_of).unwrap_or_default();
     let at = PciAddr::from(pf.address);
@@ -154,6 +179,7 @@ fn shown(pf: PfSeen, records: &mut [KnownPf], tree: &PciTree) -> ShownPf {
         error,
         reading,
         withheld,
+        fought_over,
         ledger,
         gpus: gpus.collect(),
     }
@@ -199,11 +225,13 @@ fn pf_text(pf: &ShownPf) -> String {
         let why = pf.error.as_deref().unwrap_or("no answer");
         let mut lines = vec![format!("{name}{} FAILED: {why}", pf.address)];
         lines.extend(trouble_text(pf));
+        lines.extend(pf.fought_over.as_ref().map(fight_text));
         return lines.join("\n");
     };
     let mut lines = vec![format!("{name}{}", heading(reading))];
     lines.extend(details(reading).into_iter().map(|detail| format!("  {detail}")));
     lines.extend(trouble_text(pf));
+    lines.extend(pf.fought_over.as_ref().map(fight_text));
     for gpu in &pf.gpus {
         lines.push(format!("  GPU {}: {}", gpu.address, gpu_text(gpu)));
     }
@@ -217,8 +245,7 @@ fn pf_text(pf: &ShownPf) -> String {
 /// What the agent sees of a PF in trouble, and whom it concerns.
 fn trouble_text(pf: &ShownPf) -> Option<String> {
     let trouble = pf.withheld.as_ref()?;
-    let since = UNIX_EPOCH + Duration::from_secs(trouble.since);
-    let ago = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
+    let ago = seconds_since(trouble.since);
     let claims: Vec<_> =
         pf.ledger.values().filter_map(|vf| vf.claim.as_ref()).map(ToString::to_string).collect();
     let suffer = match claims.as_slice() {
@@ -226,6 +253,23 @@ fn trouble_text(pf: &ShownPf) -> Option<String> {
         claims => format!("; in use all the same: {}", claims.join(", ")),
     };
     Some(format!("  IN TROUBLE for {ago} s, no VF of it is offered: {}{suffer}", trouble.why))
+}
+
+/// What the agent leaves as it is, who may have done it, and when the agent goes on.
+fn fight_text(fight: &ShownFight) -> String {
+    let (ago, what) = (seconds_since(fight.since), fight.what.join("; "));
+    let who = match &fight.manager {
+        Some(manager) => format!("; {manager} manages its interface too"),
+        None => String::new(),
+    };
+    format!(
+        "  FOUGHT OVER for {ago} s, somebody undid each repair: {what}{who}. The agent goes on once it \
+         is as it should be (end what undoes it, then `lanekeeper host recover`) or at its reload"
+    )
+}
+
+fn seconds_since(unix_s: u64) -> u64 {
+    self::unix_s(SystemTime::now()).saturating_sub(unix_s)
 }
 
 fn heading(pf: &PfReading) -> String {

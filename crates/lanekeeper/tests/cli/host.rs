@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lanekeeper_host::{HostFile, Owner};
+use lanekeeper_host::{Health, HostFile, Owner};
 use lanekeeper_hw::fake::{Fake, FakePf, Personality};
 use lanekeeper_hw::recorded::{Bundle, Facts};
 use tempfile::TempDir;
@@ -136,7 +136,8 @@ fn what_the_agent_holds_back_is_shown_with_the_reason_and_only_while_it_runs() {
     let why = "its peer pauses priority 3 without end".to_owned();
     let since = std::time::SystemTime::now() - std::time::Duration::from_secs(7);
     let trouble = lanekeeper_host::Withheld { pf: "rail0".to_owned(), why: why.clone(), since };
-    seat.publish(&[(key, trouble)].into()).expect("published");
+    let withheld = [(key, trouble)].into();
+    seat.publish(&Health { withheld, ..Health::default() }).expect("published");
     let said = place.host(&["--replay", &bundle, "show"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert!(said.out.contains(&why) && said.out.contains("IN TROUBLE for"), "{}", said.out);
@@ -147,6 +148,34 @@ fn what_the_agent_holds_back_is_shown_with_the_reason_and_only_while_it_runs() {
     drop(seat);
     let said = place.host(&["--replay", &bundle, "show"]);
     assert!(!said.out.contains("IN TROUBLE"), "{}", said.out);
+}
+
+#[test]
+fn what_of_a_pf_is_fought_over_is_shown_with_who_and_since_when_and_what_resumes_it() {
+    let place = Place::new();
+    let bundle = place.recorded();
+    let agent = Owner::open(std::sync::Arc::new(Fake::new()), &place.path("state"));
+    let agent = agent.expect("a ledger");
+    let seat = agent.take_seat().expect("the only agent");
+    let key = agent.ledger().keys().expect("listed").remove(0);
+    let what = vec!["VF 2: VLAN is not as claim c-1 asked".to_owned()];
+    let since = std::time::SystemTime::now() - std::time::Duration::from_secs(7);
+    let manager = Some("NetworkManager".to_owned());
+    let fought = lanekeeper_host::FoughtOver { what: what.clone(), manager, since };
+    let fought_over = [(key, fought)].into();
+    seat.publish(&Health { fought_over, ..Health::default() }).expect("published");
+    let said = place.host(&["--replay", &bundle, "show"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for part in ["FOUGHT OVER for", &what[0], "NetworkManager", "host recover", "reload"] {
+        assert!(said.out.contains(part), "{part}: {}", said.out);
+    }
+    assert!(!said.out.contains("not offered"), "{}", said.out);
+    let said = place.host(&["--replay", &bundle, "--json", "show"]);
+    let json: serde_json::Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!(json["pfs"][0]["fought_over"]["what"][0], what[0]);
+    drop(seat);
+    let said = place.host(&["--replay", &bundle, "show"]);
+    assert!(!said.out.contains("FOUGHT"), "{}", said.out);
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::time::Duration;
 use lanekeeper_model::PfAddr;
 
 use super::Agent;
-use crate::agent::pf::{Counts, Job};
+use crate::agent::pf::{Counts, Job, Pf};
 use crate::agent::report::Report;
 use crate::agent::work::Settlement;
 use crate::agent::{Action, Now};
-use crate::health::Withheld;
+use crate::health::{FoughtOver, Health, Withheld};
 use crate::request::ClaimId;
 
 impl Agent {
@@ -112,7 +112,7 @@ impl Agent {
         }
     }
 
-    /// Say which PFs' free VFs are not offered, and count.
+    /// Say which PFs are not well, and count.
     pub(super) fn publish(&mut self, now: Now) {
         let hold = self.tuning.link_hold;
         self.pfs.values_mut().for_each(|pf| pf.link.settle(now.up, hold));
@@ -140,7 +140,30 @@ impl Agent {
             let why = format!("it is gone: no PF of this host has {}", gone.identity);
             withheld.insert(key.clone(), (gone.name.clone(), why));
         }
-        self.tell_changes(now, withheld);
+        let before = self.published.take();
+        let known = before.clone().unwrap_or_default();
+        let fought_over = self.fought_over(now, &known.fought_over);
+        let withheld = self.tell_changes(now, withheld, known.withheld);
+        let health = Health { withheld, fought_over };
+        if before.as_ref() != Some(&health) {
+            self.actions.push(Action::Publish(health.clone()));
+        }
+        self.published = Some(health);
+    }
+
+    fn fought_over(
+        &self,
+        now: Now,
+        before: &BTreeMap<String, FoughtOver>,
+    ) -> BTreeMap<String, FoughtOver> {
+        let fought = self.pfs.values().filter(|pf| pf.repairs.is_fought_over());
+        let of = |pf: &Pf| {
+            let key = pf.key.clone()?;
+            let since = before.get(&key).map_or(now.wall, |before| before.since);
+            let (what, manager) = (pf.repairs.fought_over(), pf.manager());
+            Some((key, FoughtOver { what, manager, since }))
+        };
+        fought.filter_map(of).collect()
     }
 
     /// Claims of the PF that has this ledger file.
@@ -151,11 +174,14 @@ impl Agent {
         record.map(|record| record.claims.keys().cloned().collect()).unwrap_or_default()
     }
 
-    pub(super) fn tell_changes(&mut self, now: Now, withheld: BTreeMap<String, (String, String)>) {
-        let first = self.published.is_none();
-        let before = self.published.take().unwrap_or_default();
+    /// Tell what became of the PFs whose free VFs are not offered; with since when, for others.
+    fn tell_changes(
+        &mut self,
+        now: Now,
+        withheld: BTreeMap<String, (String, String)>,
+        before: BTreeMap<String, Withheld>,
+    ) -> BTreeMap<String, Withheld> {
         let mut published = BTreeMap::new();
-        let mut changed = first;
         for (key, (pf, why)) in withheld {
             let same = before.get(&key).filter(|before| before.why == why && before.pf == pf);
             let kept = same.cloned().unwrap_or_else(|| {
@@ -163,7 +189,6 @@ impl Agent {
                 Withheld { pf: pf.clone(), why: why.clone(), since }
             });
             if same.is_none() {
-                changed = true;
                 let claims = self.claims_of(&key);
                 self.tell(Report::PfUnavailable { pf, why, claims });
             }
@@ -171,13 +196,9 @@ impl Agent {
         }
         for (key, before) in before {
             if !published.contains_key(&key) {
-                changed = true;
                 self.tell(Report::PfAvailable { pf: before.pf });
             }
         }
-        if changed {
-            self.actions.push(Action::Publish(published.clone()));
-        }
-        self.published = Some(published);
+        published
     }
 }

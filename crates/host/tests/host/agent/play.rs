@@ -172,8 +172,8 @@ impl Play {
             Action::Settle(work) => {
                 Some(Input::Settled(work::settle(&self.owner, (**work).clone())))
             }
-            Action::Publish(withheld) => {
-                self.seat.publish(withheld).expect("published");
+            Action::Publish(health) => {
+                self.seat.publish(health).expect("published");
                 None
             }
             Action::Keep(memory) => {

@@ -117,6 +117,13 @@ fn drift_that_returns_at_once_is_fought_over_and_left_with_who_manages_the_pf() 
     let told = play.names();
     assert_eq!(told.iter().filter(|name| *name == "fought_over").count(), 1, "{told:?}");
     assert_eq!(play.metric("lanekeeper_pf_fought_over"), Some(1.0));
+    let health = play.owner.ledger().health();
+    let published = health.fought_over.values().next().expect("published");
+    assert_eq!(published.what, ["VF 3: free, and not scrubbed"]);
+    assert_eq!(published.manager.as_deref(), Some("NetworkManager"));
+    let since = play.clock.wall().duration_since(published.since).expect("it was before");
+    assert!(since > Duration::from_secs(3_500), "{since:?}");
+    assert!(health.withheld.is_empty(), "its free VFs are offered all the same");
     // What came later is put right all the same, with it.
     trust(&rig.fake, pf, 2);
     play.seconds(5);
@@ -129,6 +136,7 @@ fn drift_that_returns_at_once_is_fought_over_and_left_with_who_manages_the_pf() 
     play.owner.recover().expect("recovered");
     play.seconds(5);
     assert_eq!(play.names(), ["fight_over"]);
+    assert!(play.owner.ledger().health().fought_over.is_empty());
     trust(&rig.fake, pf, 3);
     play.seconds(5);
     assert_eq!(play.names(), ["drift_found", "drift_repaired"], "and is repaired again");
