@@ -8,7 +8,7 @@ use lanekeeper_model::VfIndex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
-use crate::ledger::{Life, PfRecord};
+use crate::ledger::{ClaimRecord, Life, PfRecord};
 use crate::owner::{Owner, Session};
 use crate::request::{Claim, ClaimId, OwnerToken, VmFacts};
 
@@ -46,7 +46,7 @@ pub enum Released {
         /// What the reader should know.
         notes: Vec<String>,
     },
-    /// Nothing was done, for there is no such claim with this token.
+    /// Nothing was done, for there is no such claim, or the VF has been another's since.
     NoOp {
         /// Why.
         why: String,
@@ -72,43 +72,66 @@ impl fmt::Display for Released {
     }
 }
 
-/// The claim that is meant, if the token has it; else why it has not.
-fn meant(record: &PfRecord, which: &Which, token: &str) -> Option<Result<ClaimId, String>> {
-    let found = match which {
+/// The claim that is meant.
+fn meant<'a>(record: &'a PfRecord, which: &'a Which) -> Option<(&'a ClaimId, &'a ClaimRecord)> {
+    match which {
         Which::Claim(id) => record.claims.get(id).map(|claim| (id, claim)),
         Which::Vf { pf, vf } if record.name == *pf => record.owner_of(*vf),
         Which::Vf { .. } => None,
+    }
+}
+
+/// The claim that is meant, if the token has it; else what is answered. A VF may have been claimed
+/// anew, so that its former owner is late; a claim's name is drawn anew each time, so that a claim
+/// that stands was never that of another token.
+fn fenced(
+    record: &PfRecord,
+    which: &Which,
+    token: &str,
+) -> Result<ClaimId, Result<Released, HostError>> {
+    let Some((id, claim)) = meant(record, which) else { return Err(Ok(no_op(which))) };
+    match which {
+        _ if claim.token == token => Ok(id.clone()),
+        Which::Claim(id) => Err(Err(HostError::NotYours(id.clone()))),
+        Which::Vf { .. } => Err(Ok(Released::NoOp {
+            why: format!(
+                "{which} is another owner's: it was released and claimed anew, or never yours"
+            ),
+        })),
+    }
+}
+
+/// Nobody has what is to be released.
+fn no_op(which: &Which) -> Released {
+    let why = match which {
+        Which::Claim(id) => {
+            format!("there is no claim {id}: it was released before, or never made")
+        }
+        Which::Vf { .. } => format!("{which} has no owner: it was released before"),
     };
-    let (id, claim) = found?;
-    Some(if claim.token == token {
-        Ok(id.clone())
-    } else {
-        Err(format!("{which} is another owner's: it was released and claimed anew, or never yours"))
-    })
+    Released::NoOp { why }
 }
 
 impl Owner {
     /// Release a claim.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while a process holds the VF, which stays owned. With other errors the
-    /// claim stays too, and [`Owner::recover`] or another release goes on.
+    /// [`HostError::NotYours`] for a claim that stands and has another token; [`HostError::Busy`]
+    /// while a process holds the VF, which stays owned. With other errors the claim stays too, and
+    /// [`Owner::recover`] or another release goes on.
     pub fn release(&self, which: &Which, token: &OwnerToken) -> Result<Released, HostError> {
         let token = token.hash();
-        let no_op =
-            || Released::NoOp { why: format!("{which} has no owner: it was released before") };
         let Some(key) = self.find(which)? else {
-            return self.renamed(which, &token).map_or_else(|| Ok(no_op()), Err);
+            return self.renamed(which, &token).map_or_else(|| Ok(no_op(which)), Err);
         };
         let mut session = match self.session(&key) {
             Ok(session) => session,
             Err(HostError::PfGone { .. }) => return self.release_lost(&key, which, &token),
             Err(error) => return Err(error),
         };
-        match meant(&session.record, which, &token) {
-            None => Ok(no_op()),
-            Some(Err(why)) => Ok(Released::NoOp { why }),
-            Some(Ok(id)) => session.release(&id),
+        match fenced(&session.record, which, &token) {
+            Ok(id) => session.release(&id),
+            Err(answer) => answer,
         }
     }
 
@@ -133,7 +156,7 @@ impl Owner {
         let mut damaged = None;
         for (key, record) in self.ledger.read_all()? {
             match record {
-                Ok(record) if meant(&record, which, "").is_some() => return Ok(Some(key)),
+                Ok(record) if meant(&record, which).is_some() => return Ok(Some(key)),
                 Ok(_) => {}
                 Err(error) => damaged = Some(error),
             }
@@ -144,13 +167,10 @@ impl Owner {
     /// The PF is gone, and its VFs with it: there is nothing to scrub.
     fn release_lost(&self, key: &str, which: &Which, token: &str) -> Result<Released, HostError> {
         let locked = self.ledger.lock(key, self.lock_until())?;
-        let Some(mut record) = locked.load()? else {
-            return Ok(Released::NoOp { why: format!("{which} has no owner") });
-        };
-        let id = match meant(&record, which, token) {
-            Some(Ok(id)) => id,
-            Some(Err(why)) => return Ok(Released::NoOp { why }),
-            None => return Ok(Released::NoOp { why: format!("{which} has no owner") }),
+        let Some(mut record) = locked.load()? else { return Ok(no_op(which)) };
+        let id = match fenced(&record, which, token) {
+            Ok(id) => id,
+            Err(answer) => return answer,
         };
         if let Some(claim) = record.claims.remove(&id)
             && let Some(vf) = record.vfs.get_mut(&claim.vf)

@@ -29,11 +29,35 @@ fn a_late_release_of_an_earlier_owner_is_a_no_op() {
     let state = rig.state(pf);
     rig.fake.clear_log();
     let which = Which::Vf { pf: "rail0".to_owned(), vf: vf(0) };
-    for which in [which, Which::Claim(first.id), Which::Claim(second.id)] {
+    for (which, why) in [
+        (which, "VF 0 of pf rail0 is another owner's".to_owned()),
+        (
+            Which::Claim(first.id.clone()),
+            format!("there is no claim {}: it was released before, or never made", first.id),
+        ),
+    ] {
         let late = rig.owner().release(&which, &token("first")).expect("no error");
-        assert!(matches!(late, Released::NoOp { .. }), "{late}");
+        assert!(matches!(&late, Released::NoOp { why: said } if said.contains(&why)), "{late}");
     }
     assert_eq!((rig.state(pf), rig.fake.writes()), (state, vec![]));
+    assert!(matches!(release(&rig, &second, &token("second")), Ok(Released::Done { .. })));
+}
+
+#[test]
+fn a_claim_that_stands_is_not_released_with_another_token() {
+    let (rig, pf) = Rig::applied(FakePf::new(Personality::Igb), 1);
+    let claim = rig.owner().claim(&request("tenant")).expect("claimed");
+    let refused = |rig: &Rig| {
+        let error = release(rig, &claim, &token("somebody")).expect_err("another's");
+        assert!(matches!(&error, HostError::NotYours(id) if *id == claim.id), "{error}");
+    };
+    let state = rig.state(pf);
+    rig.fake.clear_log();
+    refused(&rig);
+    assert_eq!((rig.state(pf), rig.fake.writes()), (state, vec![]));
+    rig.fake.hot_remove(pf).expect("gone");
+    refused(&rig);
+    assert!(matches!(release(&rig, &claim, &token("tenant")), Ok(Released::Done { .. })));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lanekeeper_host::{ClaimRequest, DriverWanted, HostError, Owner, RdmaNeed, Released, Which};
+use lanekeeper_host::{ClaimRequest, DriverWanted, HostError, Owner, RdmaNeed, Which};
 use lanekeeper_hw::SriovHardware as _;
 use lanekeeper_hw::fake::{FakePf, Personality};
 use lanekeeper_model::{LinkState, MacAddr, Mbps, Mtu, PfAddr};
@@ -59,8 +59,8 @@ impl History {
         if self.dice.one_in(4) {
             let wrong = token("somebody-else");
             let owner = self.owner(Arc::new(self.rig.fake.clone()));
-            let answer = owner.release(&which, &wrong).expect("no error");
-            assert!(matches!(answer, Released::NoOp { .. }), "{answer}");
+            let error = owner.release(&which, &wrong).expect_err("another's");
+            assert!(matches!(error, HostError::NotYours(_)), "{error}");
             return;
         }
         let fault = self.fault();

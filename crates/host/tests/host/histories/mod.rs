@@ -199,7 +199,10 @@ fn history(seed: u64) {
             let tenants = history.held.keys().chain(&history.unsure);
             for tenant in tenants {
                 let which = Which::Claim(id.clone());
-                owner.release(&which, &token(tenant)).expect("nobody holds it");
+                match owner.release(&which, &token(tenant)) {
+                    Ok(_) | Err(HostError::NotYours(_)) => {}
+                    Err(error) => panic!("nobody holds it: {error}"),
+                }
             }
         }
     }
