@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::time::Instant;
 
 use lanekeeper_hw::inventory::{PfReading, VfReading};
-use lanekeeper_model::PciAddr;
-use lanekeeper_topology::{Affinity, Distance, PciTree, Strictness};
+use lanekeeper_topology::{Distance, Strictness};
 
 use crate::error::HostError;
 use crate::file::nearest;
 use crate::ledger::{LedgerError, Life, PfRecord, VfOriginal};
+use crate::near::Place;
 use crate::owner::{Owner, Session};
 use crate::request::{Claim, ClaimId, ClaimRequest, DriverWanted, hex};
 
@@ -118,7 +118,8 @@ impl Owner {
         }
         candidates.sort_by_key(|candidate| {
             let free = candidate.record.free_vfs().count();
-            (!candidate.answered, candidate.distance, Reverse(free))
+            let distance = (candidate.distance.is_none(), candidate.distance);
+            (!candidate.answered, distance, Reverse(free))
         });
         Ok(candidates)
     }
@@ -149,6 +150,7 @@ impl Owner {
         request: &ClaimRequest,
         candidates: &mut Vec<Candidate>,
     ) -> Result<(), HostError> {
+        let place = request.affinity.map(|wanted| Place::of(self, wanted.to)).transpose()?;
         let mut readings: Vec<PfReading> = Vec::new();
         let pfs: Vec<_> = candidates.iter().map(|at| at.record.last_address).collect();
         self.read_each(pfs, self.patience.read, |_, reading| {
@@ -157,35 +159,36 @@ impl Owner {
             readings.extend(reading);
             answered.then_some(self.patience.stragglers)
         });
-        let tree = match &request.affinity {
-            Some(wanted) if matches!(wanted.to, Affinity::Gpu { .. }) => {
-                let tree = PciTree::new(self.hw.pci_tree()?);
-                Some(tree.map_err(|error| HostError::Affinity(error.to_string()))?)
-            }
-            _ => None,
-        };
         let mut nearest: Option<Distance> = None;
-        let mut kept = Vec::new();
+        let (mut kept, mut untold) = (Vec::new(), Vec::new());
         for mut candidate in candidates.drain(..) {
             let reading = readings.iter().find(|pf| pf.addr == candidate.record.last_address);
             candidate.answered = reading.is_some();
-            let Some((wanted, pf)) = request.affinity.as_ref().zip(reading) else {
-                if request.affinity.is_none_or(|to| to.strictness == Strictness::Preferred) {
-                    kept.push(candidate);
-                }
-                continue;
+            let judged = match place.as_ref().zip(reading) {
+                Some((place, pf)) => place.judge(pf)?,
+                None => None,
             };
-            let (distance, near) = judge(wanted.to, tree.as_ref(), pf)?;
-            nearest = Some(nearest.map_or(distance, |nearest| nearest.min(distance)));
-            candidate.distance = Some(distance);
-            if near || wanted.strictness == Strictness::Preferred {
+            if let Some((distance, _)) = judged {
+                nearest = Some(nearest.map_or(distance, |nearest| nearest.min(distance)));
+                candidate.distance = Some(distance);
+            } else if candidate.answered && place.is_some() {
+                untold.push(candidate.record.name.clone());
+            }
+            let strict = request.affinity.is_some_and(|to| to.strictness == Strictness::Strict);
+            if !strict || judged.is_some_and(|(_, near)| near) {
                 kept.push(candidate);
             }
         }
         *candidates = kept;
-        match nearest {
-            Some(nearest) if candidates.is_empty() => Err(HostError::TooFar { nearest }),
-            _ => Ok(()),
+        match (nearest, untold.as_slice()) {
+            _ if !candidates.is_empty() => Ok(()),
+            (Some(nearest), _) => Err(HostError::TooFar { nearest }),
+            (None, []) => Ok(()),
+            (None, untold) => Err(HostError::Affinity(format!(
+                "the NUMA node of pf {} is not known on this host; ask for it as preferred \
+                 (without --strict)",
+                untold.join(", ")
+            ))),
         }
     }
 
@@ -222,9 +225,13 @@ impl Owner {
                 match claim {
                     Ok(Some(mut claim)) => {
                         claim.distance = candidate.distance;
-                        if let Some(distance) = candidate.distance {
-                            claim.notes.push(format!("it is {distance}: {}", distance.meaning()));
-                        }
+                        claim.notes.extend(match (candidate.distance, request.affinity) {
+                            (Some(distance), _) => {
+                                Some(format!("it is {distance}: {}", distance.meaning()))
+                            }
+                            (None, Some(_)) => Some("how far it is, is not known".to_owned()),
+                            (None, None) => None,
+                        });
                         return Ok(claim);
                     }
                     Ok(None) => {}
@@ -250,24 +257,6 @@ fn source(request: &ClaimRequest) -> String {
         (Some(pf), _) => format!("pf {pf}"),
         (None, Some(pool)) => format!("pool {pool}"),
         (None, None) => "this host".to_owned(),
-    }
-}
-
-fn judge(
-    to: Affinity,
-    tree: Option<&PciTree>,
-    pf: &PfReading,
-) -> Result<(Distance, bool), HostError> {
-    match (to, tree) {
-        (Affinity::Numa(wanted), _) => {
-            let there = pf.numa_node.is_none_or(|node| node == wanted);
-            Ok((if there { Distance::Node } else { Distance::Sys }, there))
-        }
-        (to, tree) => {
-            let empty = PciTree::default();
-            let judged = to.judge(tree.unwrap_or(&empty), PciAddr::from(pf.addr));
-            judged.map_err(|error| HostError::Affinity(error.to_string()))
-        }
     }
 }
 

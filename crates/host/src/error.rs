@@ -263,7 +263,7 @@ pub enum HostError {
         nearest: Option<String>,
     },
     /// Every VF that is free is too far away.
-    #[error("no free VF is as near as wanted; the nearest is {nearest} ({}); free one there or use preferred", .nearest.meaning())]
+    #[error("no free VF is as near as wanted; the nearest is {nearest} ({}); free one there, or ask for it as preferred (without --strict)", .nearest.meaning())]
     TooFar {
         /// How far the nearest is.
         nearest: Distance,

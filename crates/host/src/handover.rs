@@ -50,12 +50,14 @@ pub enum NodeState {
     },
 }
 
-/// How VFIO's device nodes are looked at: they are files, not the NIC, so no back end has them.
+/// What is looked at of the host beside its NICs, so that no back end has it.
 pub trait PreflightFacts: Send + Sync {
     /// A device node.
     fn node(&self, path: &Path) -> NodeState;
     /// What this process may lock, in bytes (`RLIMIT_MEMLOCK`); `None` for any.
     fn memlock_limit(&self) -> Option<u64>;
+    /// Numbers of the host's NUMA nodes, in order; a kernel without any is one node, 0.
+    fn numa_nodes(&self) -> Vec<u32>;
 }
 
 /// This host's own.
@@ -76,6 +78,19 @@ impl PreflightFacts for HostPreflight {
 
     fn memlock_limit(&self) -> Option<u64> {
         rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+    }
+
+    /// Documentation/ABI/stable/sysfs-devices-node.
+    fn numa_nodes(&self) -> Vec<u32> {
+        let listed = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+        let number = |name: &str| name.strip_prefix("node")?.parse().ok();
+        let mut nodes: Vec<u32> =
+            listed.filter_map(|entry| number(entry.file_name().to_str()?)).collect();
+        if nodes.is_empty() {
+            nodes.push(0);
+        }
+        nodes.sort_unstable();
+        nodes
     }
 }
 
@@ -186,6 +201,9 @@ mod tests {
         }
         fn memlock_limit(&self) -> Option<u64> {
             None
+        }
+        fn numa_nodes(&self) -> Vec<u32> {
+            vec![0]
         }
     }
 

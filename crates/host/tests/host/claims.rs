@@ -5,14 +5,11 @@ use std::sync::Arc;
 
 use lanekeeper_host::ledger::Life;
 use lanekeeper_host::{
-    AffinityWanted, ClaimRequest, DriverWanted, HostError, NodeState, Preflight, PreflightFacts,
-    RdmaNeed,
+    ClaimRequest, DriverWanted, HostError, NodeState, Preflight, PreflightFacts, RdmaNeed,
 };
 use lanekeeper_hw::SriovHardware;
 use lanekeeper_hw::fake::{FakePf, Grouping, Knob, Personality, Write};
-use lanekeeper_hw::inventory::PciNode;
 use lanekeeper_model::{Guid, LinkState, MacAddr, Mbps, Mtu};
-use lanekeeper_topology::{Affinity, Distance, Strictness};
 
 use crate::rig::{Rig, each_driver, entry, request, token, vf};
 
@@ -332,6 +329,10 @@ impl PreflightFacts for NoNodes {
     fn memlock_limit(&self) -> Option<u64> {
         Some(1 << 20)
     }
+
+    fn numa_nodes(&self) -> Vec<u32> {
+        vec![0]
+    }
 }
 
 #[test]
@@ -406,77 +407,6 @@ fn two_vfs_of_one_vlan_never_share_a_mac() {
     assert!(matches!(error, HostError::DuplicateMac { .. }), "{error}");
     let vlan = serde_json::from_str(r#"{"id": 7}"#).ok();
     rig.owner().claim(&ClaimRequest { mac, vlan, ..request("b-tenant") }).expect("another VLAN");
-}
-
-fn two_nodes() -> Rig {
-    let rig = Rig::new();
-    let pfs = [0, 1].map(|node| rig.fake.add_pf(FakePf::new(Personality::Ice).numa(Some(node))));
-    let mut file = entry(&rig.fake, pfs[0], "near", 1, "pools: [fast]");
-    file.pfs.extend(entry(&rig.fake, pfs[1], "far", 4, "pools: [fast]").pfs);
-    rig.apply(&file);
-    rig
-}
-
-fn on_node(of: &str, strictness: Strictness) -> ClaimRequest {
-    let affinity = Some(AffinityWanted { to: Affinity::Numa(0), strictness });
-    ClaimRequest { pool: Some("fast".to_owned()), affinity, ..request(of) }
-}
-
-#[test]
-fn strict_affinity_fails_where_preferred_says_how_far_it_is() {
-    let rig = two_nodes();
-    let owner = rig.owner();
-    let near = owner.claim(&on_node("a-tenant", Strictness::Strict)).expect("the near one");
-    assert_eq!((near.pf.as_str(), near.numa_node), ("near", Some(0)));
-    let far = owner.claim(&on_node("b-tenant", Strictness::Preferred)).expect("the far one");
-    assert_eq!((far.pf.as_str(), far.distance), ("far", Some(Distance::Sys)));
-    assert!(far.notes.iter().any(|note| note.contains("another NUMA node")), "{far:?}");
-    let error = owner.claim(&on_node("c-tenant", Strictness::Strict)).expect_err("none near");
-    assert!(matches!(error, HostError::Exhausted { .. } | HostError::TooFar { .. }), "{error}");
-}
-
-#[test]
-fn a_vf_is_beside_the_gpu_that_was_named() {
-    let rig = Rig::new();
-    let node = |addr: &str, parent: Option<&str>, class| PciNode {
-        addr: addr.parse().expect("an address"),
-        parent: parent.map(|parent| parent.parse().expect("an address")),
-        class,
-        vendor: 0x10de,
-        device: 0x2330,
-        numa_node: Some(0),
-        iommu_group: None,
-        acs: None,
-        ats: None,
-        relaxed_ordering: None,
-        max_read_request: None,
-    };
-    for (root, gpu) in [("0000:00:01.0", "0000:10:00.0"), ("0000:00:02.0", "0000:20:00.0")] {
-        rig.fake.add_pci(node(root, None, 0x06_04_00));
-        rig.fake.add_pci(node(gpu, Some(root), 0x03_02_00));
-    }
-    let mut file = None;
-    for (name, root) in [("one", "0000:00:01.0"), ("two", "0000:00:02.0")] {
-        let pf = FakePf::new(Personality::Ice).below(root.parse().expect("an address"));
-        let pf = rig.fake.add_pf(pf);
-        let part = entry(&rig.fake, pf, name, 2, "");
-        match &mut file {
-            None => file = Some(part),
-            Some(file) => file.pfs.extend(part.pfs),
-        }
-    }
-    rig.apply(&file.expect("two PFs"));
-    let beside = |of: &str, gpu: &str, strictness| {
-        let to = Affinity::Gpu { addr: gpu.parse().expect("an address"), within: Distance::Pxb };
-        rig.owner().claim(&ClaimRequest {
-            affinity: Some(AffinityWanted { to, strictness }),
-            ..request(of)
-        })
-    };
-    assert_eq!(beside("a-tenant", "0000:20:00.0", Strictness::Strict).expect("near").pf, "two");
-    assert_eq!(beside("b-tenant", "0000:10:00.0", Strictness::Strict).expect("near").pf, "one");
-    let error = beside("c-tenant", "0000:99:00.0", Strictness::Strict).expect_err("no such GPU");
-    assert!(error.to_string().contains("0000:99:00.0"), "{error}");
 }
 
 #[test]

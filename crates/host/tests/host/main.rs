@@ -1,6 +1,7 @@
 //! The host's owner over hosts in memory: each test is named after what it guards, most of them
 //! faults that users reported against other tools. No hardware is needed.
 
+mod affinity;
 mod agent;
 mod apply;
 mod astray;

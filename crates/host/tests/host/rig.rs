@@ -24,7 +24,7 @@ pub(crate) const QUICK: Patience = Patience {
     stragglers: Duration::from_millis(50),
 };
 
-/// VFIO's device nodes are all there and anybody's.
+/// VFIO's device nodes are all there and anybody's, and there are two NUMA nodes.
 pub(crate) struct AllNodes;
 
 impl PreflightFacts for AllNodes {
@@ -34,6 +34,10 @@ impl PreflightFacts for AllNodes {
 
     fn memlock_limit(&self) -> Option<u64> {
         None
+    }
+
+    fn numa_nodes(&self) -> Vec<u32> {
+        vec![0, 1]
     }
 }
 
