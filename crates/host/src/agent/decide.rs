@@ -258,6 +258,7 @@ impl Agent {
         }
         for pf in self.pfs.values_mut() {
             pf.apply = true;
+            (pf.refused, pf.apply_again) = (None, None);
             pf.failure = None;
             pf.repairs = Repairs::default();
             pf.look_by(now);

@@ -77,6 +77,10 @@ pub(super) struct Pf {
     pub(super) recover: bool,
     /// Its entry of the file was not applied since then.
     pub(super) apply: bool,
+    /// Why its entry cannot be applied as things are.
+    pub(super) refused: Option<String>,
+    /// When it is seen again whether it can.
+    pub(super) apply_again: Option<Duration>,
     /// Why the last apply or repair failed.
     pub(super) failure: Option<String>,
     /// What recovery found last, when it changed nothing.
@@ -111,6 +115,8 @@ impl Pf {
             count_due: None,
             recover: true,
             apply: true,
+            refused: None,
+            apply_again: None,
             failure: None,
             found: Vec::new(),
             waits: false,

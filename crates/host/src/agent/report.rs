@@ -41,7 +41,8 @@ pub enum Report {
         /// What the reader should know.
         notes: Vec<String>,
     },
-    /// A PF's entry of the file is not applied.
+    /// A PF's entry of the file is not applied: nothing of the PF was changed, and what was applied
+    /// before holds. Whether what stood in its way is gone is looked at every minute.
     NotApplied {
         /// The PF.
         pf: String,

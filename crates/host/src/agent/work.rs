@@ -76,6 +76,8 @@ pub struct Settlement {
     pub applied: Option<Applied>,
     /// What was rolled back because nobody confirmed it.
     pub rolled_back: Option<Box<PfTarget>>,
+    /// Why the file's entry cannot be applied as things are: nothing was changed.
+    pub refused: Option<String>,
     /// Why it failed.
     pub failed: Option<String>,
     /// It failed because the PF did not answer.
@@ -173,6 +175,7 @@ pub fn settle(owner: &Owner, work: Work) -> Settlement {
     if let (Some(pf), Some(file), None) = (pf, apply, &settlement.rolled_back) {
         match apply_alone(owner, pf, &file) {
             Ok(applied) => settlement.applied = Some(applied),
+            Err(error @ HostError::Refused(_)) => settlement.refused = Some(error.to_string()),
             Err(error) => settlement.fail(&error),
         }
     }

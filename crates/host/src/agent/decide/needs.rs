@@ -123,6 +123,9 @@ impl Agent {
     /// What a PF needs, now that it was read.
     pub(super) fn assess(&mut self, now: Now, address: PfAddr, steady: bool) {
         let tuning = self.tuning;
+        if let Some(pf) = self.pfs.get_mut(&address) {
+            pf.apply |= pf.apply_again.take_if(|again| *again <= now.up).is_some();
+        }
         let to_apply = self.wanted_of_file(address);
         let waits_for_others = self.waits_for_others(address);
         let Some(pf) = self.pfs.get_mut(&address) else { return };

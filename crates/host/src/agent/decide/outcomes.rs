@@ -39,8 +39,18 @@ impl Agent {
             let (pf, what) = (name.clone(), settlement.events);
             reports.extend((!what.is_empty()).then_some(Report::Recovered { pf, what }));
         }
+        if let Some(why) = settlement.refused {
+            // What stands in its way may pass: a claim is released, an interface appears.
+            (pf.apply, pf.apply_again) = (false, Some(now.up + self.tuning.rescan));
+            if pf.refused.as_ref() != Some(&why) {
+                let (pf, why) = (name.clone(), why.clone());
+                reports.push(Report::NotApplied { pf, why });
+            }
+            pf.refused = Some(why);
+        }
         if let Some(applied) = settlement.applied {
             pf.apply = false;
+            pf.refused = None;
             let (pf, steps, notes) = (name.clone(), applied.steps, applied.notes);
             reports.push(Report::Applied { pf, steps, notes });
         }

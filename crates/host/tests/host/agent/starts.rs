@@ -257,6 +257,33 @@ fn a_file_that_is_read_anew_is_applied() {
 }
 
 #[test]
+fn a_file_that_the_nic_cannot_have_is_told_once_and_what_was_applied_before_is_kept() {
+    let (rig, pf) = Rig::with(FakePf::new(Personality::Igb));
+    let mut play = Play::new(&rig, &entry(&rig.fake, pf, "rail0", 2, ""));
+    play.seconds(3);
+    let before = rig.state(pf);
+    rig.fake.clear_log();
+    play.names();
+    play.reload(&entry(&rig.fake, pf, "rail0", 2, "eswitch: switchdev"));
+    play.seconds(3);
+    let refused = |report: &Report| matches!(report, Report::NotApplied { why, .. } if why.contains("switchdev"));
+    assert!(play.told.iter().any(refused), "{:?}", play.told);
+    play.seconds(600);
+    assert_eq!(play.names(), ["reloaded", "not_applied"]);
+    assert_eq!(rig.fake.writes(), [], "nothing is changed");
+    assert_eq!(play.metric("lanekeeper_step_failures_total"), Some(0.0));
+    // Drift from what was applied before is put right all the same, within seconds.
+    rig.fake.set_up(pf, false).expect("down");
+    play.seconds(3);
+    assert_eq!(rig.state(pf), before);
+    play.seconds(10);
+    play.reload(&entry(&rig.fake, pf, "rail0", 2, ""));
+    play.names();
+    play.seconds(3);
+    assert_eq!(play.names(), ["reloaded"]);
+}
+
+#[test]
 fn a_file_that_would_take_vfs_from_owners_is_refused_and_applied_once_they_are_free() {
     let (rig, pf) = Rig::with(FakePf::new(Personality::I40e));
     let mut play = Play::new(&rig, &entry(&rig.fake, pf, "rail0", 2, ""));
@@ -268,10 +295,11 @@ fn a_file_that_would_take_vfs_from_owners_is_refused_and_applied_once_they_are_f
     play.seconds(30);
     assert_eq!(
         (rig.read(pf).num_vfs, play.names()),
-        (2, vec!["reloaded".into(), "repair_failed".into()])
+        (2, vec!["reloaded".into(), "not_applied".into()])
     );
     let which = lanekeeper_host::Which::Claim(claim.id);
     rig.owner().release(&which, &crate::rig::token("tenant")).expect("released");
-    play.seconds(400);
+    play.seconds(121);
     assert_eq!(rig.read(pf).num_vfs, 5);
+    assert_eq!(play.names(), ["applied"]);
 }
