@@ -7,6 +7,7 @@ use std::time::Instant;
 use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_topology::{Distance, Strictness};
 
+use crate::claim::{astray, drift};
 use crate::error::HostError;
 use crate::file::nearest;
 use crate::ledger::{LedgerError, Life, PfRecord, VfOriginal};
@@ -72,8 +73,14 @@ impl Owner {
         if !differs.is_empty() {
             return Err(HostError::Conflict { claim: id, differs: differs.join(", ") });
         }
-        if claim.lost.is_some() && session.life(claim.vf) != Life::Attached {
-            session.make_ready(&id, &request.vm)?;
+        // "Ready" is said of what is so now.
+        let (pf, now) = session.read_vf(claim.vf)?;
+        let as_asked = claim.lost.is_none()
+            && drift(&now, &claim).is_empty()
+            && astray(&pf, &now, &claim).is_empty();
+        let held = now.holder.is_some() || session.life(claim.vf) == Life::Attached;
+        if !as_asked && !held {
+            session.make_ready(&id)?;
         }
         session.describe(&id, &request.vm).map(Some)
     }
@@ -300,6 +307,7 @@ impl Session<'_> {
         let Some(vf) = self.free_vf(&pf, request)? else { return Ok(None) };
         // What it has decides what it gets.
         let (pf, vf) = self.read_told(vf.vf)?;
+        let addresses = self.owner.ledger.lock_addresses(self.owner.lock_until())?;
         let claim = self.resolve(request, token, &pf, &vf)?;
         let id = ClaimId(format!("c-{}", hex(&self.owner.drawn().to_be_bytes())));
         if self.record.claims.contains_key(&id) {
@@ -316,8 +324,9 @@ impl Session<'_> {
         }
         self.record.claims.insert(id.clone(), claim);
         self.save()?;
+        drop(addresses);
         let ready = self
-            .make_ready(&id, &request.vm)
+            .make_ready(&id)
             .and_then(|()| self.describe(&id, &request.vm))
             .and_then(|claim| self.hand_over(&id).map(|()| claim));
         match ready {

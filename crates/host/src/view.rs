@@ -157,6 +157,7 @@ impl Owner {
             });
         }
         let lane = |settings: &VfSettings| (settings.mac, settings.vlan.id, settings.vlan.protocol);
+        let addresses = self.ledger.lock_addresses(self.lock_until())?;
         if lane(&settings) != lane(&before.settings) && !settings.mac.is_zero() {
             session.unused(settings.mac, settings.vlan, &pf)?;
         }
@@ -173,6 +174,7 @@ impl Owner {
         let wanted = ClaimRecord { settings, ..before.clone() };
         session.record.claims.insert(id.clone(), wanted.clone());
         session.save()?;
+        drop(addresses);
         let Err(error) = session.bring_to(&now, &wanted) else { return Ok(()) };
         session.record.claims.insert(id, before);
         session.save()?;

@@ -155,6 +155,12 @@ impl Ledger {
         let short = hash.get(..24).unwrap_or(hash);
         FileLock::take_and_remove(&self.folder.join(format!("token-{short}.lock")), until)
     }
+
+    /// Hold everybody else who looks whether an address is taken, until it is in a record: the PFs'
+    /// own locks do not keep one PF's claim from another's.
+    pub(crate) fn lock_addresses(&self, until: Instant) -> Result<FileLock, LedgerError> {
+        FileLock::take(&self.folder.join("addresses.lock"), until)
+    }
 }
 
 impl LockedPf {

@@ -47,6 +47,21 @@ fn a_driver_that_somebody_took_away_is_told_and_put_back() {
 }
 
 #[test]
+fn a_claim_that_is_asked_for_again_is_as_it_was_asked_for() {
+    for (driver, spec) in each_driver() {
+        let (rig, pf, file, claim) = host(spec, "", &request("tenant"));
+        rig.fake.unbind(pf, claim.address).expect("unbound");
+        let vlan = serde_json::from_str(r#"{"id": 9}"#).ok();
+        let message = lanekeeper_hw::message::VfMessage { vlan, ..Default::default() };
+        rig.fake.send_vf(pf, claim.vf, &message).expect("somebody else");
+        let again = rig.owner().claim(&request("tenant")).expect("the same");
+        assert_eq!(again.settings, claim.settings, "{driver:?}");
+        assert_eq!(again.driver.as_deref(), Some("vfio-pci"), "{driver:?}");
+        assert_eq!(rig.owner().check(&file).expect("checked"), [], "{driver:?}");
+    }
+}
+
+#[test]
 fn a_representor_that_somebody_closed_is_told_and_opened_also_under_a_vm() {
     for driver in [Personality::Mlx5, Personality::Ice, Personality::BnxtEn] {
         let more = "eswitch: switchdev";

@@ -37,6 +37,34 @@ fn of_a_hundred_claims_at_once_on_eight_vfs_exactly_eight_win() {
 }
 
 #[test]
+fn one_mac_claimed_at_once_on_two_pfs_is_given_once() {
+    let rig = Rig::new();
+    let pfs = [0, 1].map(|_| rig.fake.add_pf(FakePf::new(Personality::I40e)));
+    let mut file = entry(&rig.fake, pfs[0], "rail0", 8, "");
+    file.pfs.extend(entry(&rig.fake, pfs[1], "rail1", 8, "").pfs);
+    rig.apply(&file);
+    for round in 0..10 {
+        let mac = Some(lanekeeper_model::MacAddr([2, 0, 0, 0, 0, round]));
+        let start = std::sync::Barrier::new(2);
+        let given: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = ["rail0", "rail1"]
+                .map(|pf| {
+                    let (owner, start) = (rig.owner(), &start);
+                    let (pf, of) = (Some(pf.to_owned()), format!("{pf}-{round}"));
+                    let asked = ClaimRequest { pf, mac, ..request(&of) };
+                    scope.spawn(move || {
+                        start.wait();
+                        usize::from(owner.claim(&asked).is_ok())
+                    })
+                })
+                .into();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert_eq!(given, 1, "round {round}");
+    }
+}
+
+#[test]
 fn one_token_at_once_many_times_gets_one_claim() {
     let rig = Rig::new();
     let pfs = [0, 1].map(|_| rig.fake.add_pf(FakePf::new(Personality::I40e)));
