@@ -8,7 +8,7 @@ use lanekeeper_model::{Guid, Mtu, VfIndex};
 
 use crate::drivers::{self, Knob};
 use crate::error::{HostError, Preflight};
-use crate::handover::{HandOver, check_node};
+use crate::handover::{HandOver, check_node, node_note};
 use crate::ledger::{ClaimRecord, Life, PfRecord, VfOriginal, VfRecord};
 use crate::owner::{Session, is_refusal, read_back};
 use crate::request::{Claim, ClaimId, DriverWanted, RdmaNeed, VmFacts};
@@ -100,7 +100,7 @@ pub(crate) fn wanted_driver(pf: &PfReading, claim: &ClaimRecord) -> Option<&'sta
 impl Session<'_> {
     /// Bring a VF that is in the journal as claimed to where it can be handed over. It can be done
     /// again at any time: what is as wanted is not written.
-    pub(crate) fn make_ready(&mut self, id: &ClaimId, vm: &VmFacts) -> Result<(), HostError> {
+    pub(crate) fn make_ready(&mut self, id: &ClaimId) -> Result<(), HostError> {
         let claim = self.claim(id)?;
         let (pf, now) = self.read_told(claim.vf)?;
         if claim.driver == DriverWanted::VfioPci {
@@ -120,7 +120,7 @@ impl Session<'_> {
         let now = self.prove(&claim)?;
         if claim.driver == DriverWanted::VfioPci {
             let group = self.owner.own_group(&now)?;
-            check_node(&*self.owner.preflight, group, vm)?;
+            check_node(&*self.owner.preflight, group)?;
         }
         if let Some(claim) = self.record.claims.get_mut(id) {
             claim.lost = None;
@@ -359,10 +359,11 @@ impl Session<'_> {
         let group = now.iommu_group.as_ref();
         let node = match (claim.driver, group) {
             (DriverWanted::VfioPci, Some(group)) => {
-                Some(check_node(&*self.owner.preflight, group.number, vm)?)
+                Some(check_node(&*self.owner.preflight, group.number)?)
             }
             _ => None,
         };
+        notes.extend(node.as_ref().and_then(|node| node_note(&*self.owner.preflight, node, vm)));
         if claim.driver == DriverWanted::VfioPci && u32::from(claim.settings.mtu) != pf_mtu {
             notes.push(format!("the VM sets its own MTU: use {} there", claim.settings.mtu));
         }

@@ -53,22 +53,6 @@ pub enum Preflight {
         /// The node.
         node: PathBuf,
     },
-    /// The VMM's user may not open it.
-    #[error(
-        "{node} has mode {mode:o}, owner {owner}:{group}; user {user} cannot open it: chown it"
-    )]
-    Permission {
-        /// The node.
-        node: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-        /// Its user id.
-        owner: u32,
-        /// Its group id.
-        group: u32,
-        /// Who wants to open it.
-        user: u32,
-    },
     /// A network driver is bound but made no interface (sriov-cni#349, plugins#1072).
     #[error("{driver} is bound to VF {address} but made no interface; see the kernel's log")]
     NoNetdev {

@@ -101,26 +101,35 @@ pub fn memlock_needed(vm: &VmFacts) -> Option<u64> {
     Some(vm.memory_bytes?.saturating_add(BESIDE_RAM).saturating_mul(spaces))
 }
 
-/// The device node of a group, if a VMM could open it.
-pub(crate) fn check_node(
-    facts: &dyn PreflightFacts,
-    group: u32,
-    vm: &VmFacts,
-) -> Result<PathBuf, Preflight> {
+/// The device node of a group.
+pub(crate) fn check_node(facts: &dyn PreflightFacts, group: u32) -> Result<PathBuf, Preflight> {
     if facts.node(Path::new("/dev/vfio/vfio")) == NodeState::Missing {
         return Err(Preflight::NoContainer);
     }
     let node = PathBuf::from(format!("/dev/vfio/{group}"));
-    let NodeState::Present { mode, owner, group } = facts.node(&node) else {
-        return Err(Preflight::NoNode { node });
-    };
-    let Some(user) = vm.user else { return Ok(node) };
+    match facts.node(&node) {
+        NodeState::Missing => Err(Preflight::NoNode { node }),
+        NodeState::Present { .. } => Ok(node),
+    }
+}
+
+/// What is to be done before the VMM's user can open a device node. The node exists only while
+/// vfio-pci has the VF, so that nobody could have done it before the claim.
+pub(crate) fn node_note(facts: &dyn PreflightFacts, node: &Path, vm: &VmFacts) -> Option<String> {
+    let user = vm.user?;
+    let NodeState::Present { mode, owner, group } = facts.node(node) else { return None };
     // A group's members are not known here: its bits count as granted.
     let may = user == 0
         || (owner == user && mode & 0o600 == 0o600)
         || mode & 0o060 == 0o060
         || mode & 0o006 == 0o006;
-    if may { Ok(node) } else { Err(Preflight::Permission { node, mode, owner, group, user }) }
+    let node = node.display();
+    (!may).then(|| {
+        format!(
+            "{node} has mode {mode:o}, owner {owner}:{group}, so user {user} cannot open it; before \
+             the VM starts, run: chown {user} {node}"
+        )
+    })
 }
 
 impl HandOver {
@@ -208,14 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_the_vmm_cannot_open_is_found_before_it_tries() {
+    fn what_lets_the_vmm_open_its_node_is_told_before_it_tries() {
         let node = Node(NodeState::Present { mode: 0o600, owner: 0, group: 0 });
         let of = |user| VmFacts { user, ..VmFacts::default() };
-        assert!(check_node(&node, 7, &of(None)).is_ok());
-        assert!(check_node(&node, 7, &of(Some(0))).is_ok());
-        let refusal = check_node(&node, 7, &of(Some(107))).expect_err("not its node");
-        assert!(refusal.to_string().contains("user 107"), "{refusal}");
-        let missing = check_node(&Node(NodeState::Missing), 7, &of(None)).expect_err("missing");
+        let path = check_node(&node, 7).expect("it is there");
+        assert_eq!(node_note(&node, &path, &of(None)), None);
+        assert_eq!(node_note(&node, &path, &of(Some(0))), None);
+        let note = node_note(&node, &path, &of(Some(107))).expect("not its node");
+        assert!(note.contains("run: chown 107 /dev/vfio/7"), "{note}");
+        let missing = check_node(&Node(NodeState::Missing), 7).expect_err("missing");
         assert!(missing.to_string().contains("/dev/vfio/7"), "{missing}");
     }
 

@@ -13,7 +13,7 @@ use crate::ledger::{LedgerError, Life, VfRecord};
 use crate::owner::{Owner, Session};
 use crate::plan::PfPlan;
 use crate::plan::{Finding, pf_steps, user};
-use crate::request::{ClaimId, VmFacts};
+use crate::request::ClaimId;
 
 /// Something that recovery did or found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -343,7 +343,7 @@ impl Session<'_> {
                 self.set_life(claim.vf, Life::Bound)?;
                 self.found(&id)?;
             } else {
-                match self.make_ready(&id, &VmFacts::default()) {
+                match self.make_ready(&id) {
                     Ok(()) => events.push(RecoveryEvent::ClaimReady { claim: id }),
                     Err(error) if is_of_the_pf(&error) => return Err(error),
                     Err(error) => self.lose_claim(&id, error.to_string(), events)?,

@@ -132,7 +132,7 @@ pub struct VmFacts {
     /// It has an emulated IOMMU.
     #[serde(default)]
     pub viommu: bool,
-    /// User id that its VMM runs as: whether it may open the VF is checked.
+    /// User id that its VMM runs as: what it takes for it to open the VF is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
 }

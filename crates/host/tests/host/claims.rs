@@ -318,6 +318,33 @@ fn a_module_that_is_not_loaded_is_named() {
     assert_eq!(rig.state(pf), before);
 }
 
+#[test]
+fn a_vmm_that_cannot_open_the_node_yet_is_told_how_and_has_its_claim() {
+    let (rig, _) = plain(Personality::Igb, 1);
+    let mut asked = request("tenant");
+    asked.vm.user = Some(1000);
+    let claim = rig.owner().with_preflight(Arc::new(RootsNodes)).claim(&asked).expect("claimed");
+    let node = claim.hand_over.device_node.expect("a node");
+    let command = format!("run: chown 1000 {}", node.display());
+    assert!(claim.notes.iter().any(|note| note.ends_with(&command)), "{:?}", claim.notes);
+}
+
+struct RootsNodes;
+
+impl PreflightFacts for RootsNodes {
+    fn node(&self, _: &Path) -> NodeState {
+        NodeState::Present { mode: 0o600, owner: 0, group: 0 }
+    }
+
+    fn memlock_limit(&self) -> Option<u64> {
+        None
+    }
+
+    fn numa_nodes(&self) -> Vec<u32> {
+        vec![0]
+    }
+}
+
 struct NoNodes;
 
 impl PreflightFacts for NoNodes {
