@@ -4,13 +4,14 @@
 use lanekeeper_hw::HardwareError;
 use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_hw::message::VfMessage;
-use lanekeeper_model::{Guid, Mtu, VfIndex};
+use lanekeeper_model::{Guid, Mbps, Mtu, RateLimits, VfIndex};
+use rustix::io::Errno;
 
 use crate::drivers::{self, Knob};
 use crate::error::{HostError, Preflight};
 use crate::handover::{HandOver, check_node, node_note};
 use crate::ledger::{ClaimRecord, Life, PfRecord, VfOriginal, VfRecord};
-use crate::owner::{Session, is_refusal, read_back};
+use crate::owner::{Session, is_refusal, kernel_says, read_back};
 use crate::request::{Claim, ClaimId, DriverWanted, RdmaNeed, VmFacts};
 use crate::resolve::netns_note;
 use crate::scrub::{Scrubbed, is_no_guid, one_by_one};
@@ -87,6 +88,15 @@ fn compare(now: &VfReading, claim: &ClaimRecord) -> Result<(), HostError> {
         _ => format!("{:?}", claim.guid),
     };
     Err(read_back(now.addr, what, &wanted, &format!("{found:?}")))
+}
+
+/// The rates that are limits, with the fields that asked for them.
+fn rate_in_words(rate: RateLimits) -> (&'static str, String) {
+    match (rate.min, rate.max) {
+        (Mbps(0), max) => ("max_rate", max.to_string()),
+        (min, Mbps(0)) => ("min_rate", min.to_string()),
+        (min, max) => ("min_rate, max_rate", format!("{min}, {max}")),
+    }
 }
 
 /// Name of the driver that a claim is handed over with, if it is known.
@@ -201,18 +211,30 @@ impl Session<'_> {
         let (field, value) = match what {
             "MAC" => ("mac", wanted.mac.to_string()),
             "VLAN" => ("vlan", format!("{} ({})", wanted.vlan.id, wanted.vlan.protocol)),
-            "rate" => ("min_rate, max_rate", format!("{}, {}", wanted.rate.min, wanted.rate.max)),
+            "rate" => rate_in_words(wanted.rate),
             "spoofchk" => ("spoofchk", wanted.spoofchk.to_string()),
             "link state" => ("link_state", wanted.link_state.to_string()),
             "trust" => ("trust", wanted.trust.to_string()),
             _ => ("guid", claim.guid.unwrap_or_default().to_string()),
+        };
+        let speed = pf.netdev.as_ref().and_then(|netdev| netdev.speed);
+        let fastest = wanted.rate.max.max(wanted.rate.min);
+        let instead = match (&error, speed) {
+            (_, Some(speed)) if what == "rate" && fastest > speed => {
+                format!("the PF's link has {speed} Mb/s: ask for no more than that")
+            }
+            // What else it may be that drivers refuse is no matter once it is known what it was.
+            (HardwareError::Kernel { source, .. }, _) if kernel_says(&error, &[Errno::INVAL]) => {
+                format!("{source}: leave it out, or ask for another value")
+            }
+            (error, _) => error.to_string(),
         };
         HostError::NotOnThisPath {
             pf: self.name().to_owned(),
             driver: drivers::words(pf),
             field,
             value,
-            instead: error.to_string(),
+            instead,
         }
     }
 

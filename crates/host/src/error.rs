@@ -323,7 +323,8 @@ pub enum HostError {
     },
     /// An apply waits to be confirmed.
     #[error(
-        "pf {pf}: an apply waits for its confirmation; confirm it, or wait {left:?} for the roll-back"
+        "pf {pf}: an apply waits for its confirmation; confirm it, or wait {:.0} s for the \
+         roll-back", .left.as_secs_f64().ceil()
     )]
     Unconfirmed {
         /// Our name for the PF.

@@ -285,7 +285,7 @@ pub(crate) fn is_unsupported(error: &HardwareError) -> bool {
 }
 
 /// The kernel refused with one of these, with words of the driver's beside it or without.
-fn kernel_says(error: &HardwareError, errnos: &[Errno]) -> bool {
+pub(crate) fn kernel_says(error: &HardwareError, errnos: &[Errno]) -> bool {
     let errno = match error {
         HardwareError::Kernel { .. } => error.errno(),
         _ => None,

@@ -87,7 +87,8 @@ impl fmt::Display for RecoveryEvent {
                 write!(f, "the release of claim {claim} is finished")
             }
             Self::Remade { pf, steps } => {
-                write!(f, "pf {pf}: is as the last apply had it again, in {steps} steps")
+                let plural = if *steps == 1 { "" } else { "s" };
+                write!(f, "pf {pf}: is as the last apply had it again, in {steps} step{plural}")
             }
             Self::ClaimReady { claim } => write!(f, "claim {claim} is ready again"),
             Self::ClaimLost { claim, why } => write!(f, "claim {claim} is lost: {why}"),

@@ -126,6 +126,10 @@ fn what_nobody_confirms_is_rolled_back_even_after_a_crash() {
     assert_eq!(rig.read(pf).num_vfs, 4);
     let claim = rig.owner().claim(&request("tenant"));
     assert!(matches!(claim, Err(HostError::Unconfirmed { .. })), "{claim:?}");
+    let text = claim.expect_err("not confirmed").to_string();
+    let wait =
+        text.split("wait ").nth(1).and_then(|rest| rest.strip_suffix(" s for the roll-back"));
+    assert!(wait.is_some_and(|seconds| seconds.parse::<u8>().is_ok()), "{text}");
     let later = rig.owner().with_clock(move || SystemTime::now() + minute);
     assert_eq!(later.roll_back_due().expect("asked"), Some(Duration::ZERO));
     later.recover().expect("rolled back");

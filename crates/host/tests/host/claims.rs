@@ -158,6 +158,15 @@ fn what_a_path_cannot_do_is_refused_with_driver_field_and_alternative() {
 }
 
 #[test]
+fn a_rate_above_the_links_speed_is_refused_as_that_and_by_what_was_asked() {
+    let (rig, _) = plain(Personality::Igb, 1);
+    let asked = ClaimRequest { max_rate: Some(Mbps(5_000)), ..request("a-tenant") };
+    let text = rig.owner().claim(&asked).expect_err("the link has 1000").to_string();
+    assert!(text.contains("max_rate = 5000;") && text.contains("link has 1000 Mb/s"), "{text}");
+    assert!(!text.contains("min_rate") && !text.contains("zero MAC"), "{text}");
+}
+
+#[test]
 fn in_switchdev_mode_the_representor_is_named() {
     let (rig, pf) = Rig::with(FakePf::new(Personality::Mlx5));
     rig.apply(&entry(&rig.fake, pf, "rail0", 2, "eswitch: switchdev"));

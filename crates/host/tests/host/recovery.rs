@@ -9,6 +9,14 @@ use lanekeeper_model::MacAddr;
 use crate::rig::{Rig, each_driver, entry, request, rich, token, vf};
 
 #[test]
+fn one_step_is_told_as_one() {
+    for (steps, told) in [(1, "in 1 step"), (2, "in 2 steps")] {
+        let remade = RecoveryEvent::Remade { pf: "rail0".to_owned(), steps };
+        assert!(remade.to_string().ends_with(told), "{remade}");
+    }
+}
+
+#[test]
 fn after_a_reboot_vfs_and_claims_are_as_they_were() {
     for (driver, pf) in each_driver() {
         let (rig, pf) = Rig::with(pf);

@@ -318,11 +318,12 @@ fn apply(place: &Place, file: &File, timeout: Option<Duration>) -> Result<ExitCo
     told?;
     place.tell(&applied, || {
         let mut lines = applied.notes.clone();
+        let plural = if applied.steps == 1 { "" } else { "s" };
         lines.push(match (applied.steps, timeout) {
             (0, _) => "done: nothing was written".to_owned(),
-            (steps, None) => format!("done: {steps} steps"),
+            (steps, None) => format!("done: {steps} step{plural}"),
             (steps, Some(time)) => format!(
-                "done: {steps} steps; rolled back in {} s unless you run: {} host confirm",
+                "done: {steps} step{plural}; rolled back in {} s unless you run: {} host confirm",
                 time.as_secs(),
                 crate::program()
             ),
