@@ -75,6 +75,7 @@ impl Rig {
             accel: Accel::Tcg,
             hugepages: Hugepages::Never,
             spare_slots: 0,
+            namespace: plan.namespace.clone(),
             dies_with_parent: plan.dies_with_parent,
             numa_nodes: plan.numa_nodes(),
             arguments: plan.arguments(),

@@ -55,6 +55,8 @@ pub struct HostPlan {
     pub tenants: Vec<String>,
     /// Folder for its sockets and logs, on this machine.
     pub run_folder: PathBuf,
+    /// Network namespace of this machine to run it in, by file (as in `/run/netns/NAME`).
+    pub namespace: Option<PathBuf>,
     /// The kernel ends it when this process ends, however that comes about.
     pub dies_with_parent: bool,
 }
@@ -334,6 +336,7 @@ mod tests {
             shares: vec![Share { tag: "bin".to_owned(), folder: "/a,b".into() }],
             tenants: vec!["t1".to_owned()],
             run_folder: "/run/h1".into(),
+            namespace: None,
             dies_with_parent: true,
         }
     }

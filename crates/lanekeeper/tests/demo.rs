@@ -104,3 +104,19 @@ fn what_a_killed_demo_leaves_is_removed_by_down() {
     assert!(demo(&["--down"]).status().expect("runs").success());
     assert_nothing_is_left();
 }
+
+#[test]
+#[ignore = "minutes: VMs within an emulated host"]
+fn an_emulated_host_that_is_kept_up_takes_commands_until_it_is_taken_down() {
+    let _alone = alone();
+    let kept = demo(&["--sriov", "--keep"]).stdout(Stdio::null()).output().expect("runs");
+    let said = String::from_utf8_lossy(&kept.stderr);
+    assert!(kept.status.success(), "{said}");
+    assert!(said.contains("demo exec host lanekeeper host show"), "{said}");
+    let show = demo(&["exec", "host", "lanekeeper host show --json"]).output().expect("runs");
+    let shown: serde_json::Value = serde_json::from_slice(&show.stdout).expect("JSON");
+    assert_eq!(shown["pfs"].as_array().map(Vec::len), Some(1), "{shown:#}");
+    assert_eq!(processes().len(), 1);
+    assert!(demo(&["--down"]).status().expect("runs").success());
+    assert_nothing_is_left();
+}

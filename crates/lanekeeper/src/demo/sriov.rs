@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lanekeeper_emulated::{Cable, HostPlan, PfPlan, Rig, Share, SriovHost, Tenant, TenantPlan};
 use lanekeeper_host::{Claim, DriverWanted};
 use lanekeeper_model::MacAddr;
+use lanekeeper_testbed::netns;
 use lanekeeper_verify::{
     Host, HostError, Perftest, PingPlan, RdmaEndpoint, Report, Row, ping, rdma_measure, rxe_on,
     tcp_throughput,
@@ -74,6 +75,10 @@ fn boot(site: &Site, rig: &Rig, keep: bool) -> Result<SriovHost, DemoError> {
     let program = std::env::current_exe()
         .map_err(|error| DemoError::file("/proc/self/exe".as_ref(), error))?;
     let folder = program.parent().unwrap_or("/".as_ref()).to_owned();
+    // By it, whoever cleans up finds the host's process.
+    let mut lab = netns::Lab::named(site.prefix());
+    let home = lab.namespace("host")?;
+    lab.keep();
     Ok(rig.start(HostPlan {
         name: "host".to_owned(),
         pfs: vec![PfPlan { mac: PF, cable: Cable::Wire(0), switch: None }],
@@ -81,6 +86,7 @@ fn boot(site: &Site, rig: &Rig, keep: bool) -> Result<SriovHost, DemoError> {
         shares: vec![Share { tag: "bin".to_owned(), folder }],
         tenants: vec!["a1".to_owned(), "a2".to_owned()],
         run_folder: site.folder().to_owned(),
+        namespace: Some(home.path()),
         dies_with_parent: !keep,
     })?)
 }

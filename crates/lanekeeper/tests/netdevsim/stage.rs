@@ -64,6 +64,7 @@ fn start() -> Guest {
         ],
         tenants: Vec::new(),
         run_folder: run_folder.path().to_owned(),
+        namespace: None,
         dies_with_parent: true,
     });
     let host = host.expect("starts");

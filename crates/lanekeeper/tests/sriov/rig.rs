@@ -42,6 +42,7 @@ pub(crate) fn boot(name: &str, change: impl FnOnce(&mut HostPlan)) -> Lab {
         }],
         tenants: Vec::new(),
         run_folder: folder.path().to_owned(),
+        namespace: None,
         dies_with_parent: true,
     };
     change(&mut plan);
