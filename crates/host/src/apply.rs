@@ -339,16 +339,13 @@ impl Session<'_> {
         planned: &PfPlan,
         done: &[PlanStep],
     ) -> Result<(PfReading, Vec<PlanStep>), HostError> {
-        let mut wait = self.owner.busy_wait();
-        loop {
+        let look = || {
             let pf = self.read()?;
             let (_, steps) = plan::pf_steps(&planned.name, &planned.target, &pf, &self.record);
-            let repeats = steps.iter().any(|left| done.iter().any(|done| done.step == left.step));
-            if !repeats || wait.is_over() {
-                return Ok((pf, steps));
-            }
-            std::thread::sleep(self.owner.patience.poll);
-        }
+            Ok((pf, steps))
+        };
+        let is_new = |left: &PlanStep| !done.iter().any(|done| done.step == left.step);
+        self.owner.look_until(look, |(_, steps)| steps.iter().all(is_new))
     }
 
     /// VFs become the ledger's.

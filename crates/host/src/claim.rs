@@ -177,15 +177,9 @@ impl Session<'_> {
 
     /// The VF once all is read back as its owner asked: a driver may tell of it a moment later.
     pub(crate) fn prove(&self, claim: &ClaimRecord) -> Result<VfReading, HostError> {
-        let mut wait = self.owner.busy_wait();
-        loop {
-            let (_, now) = self.read_told(claim.vf)?;
-            match compare(&now, claim) {
-                Ok(()) => return Ok(now),
-                Err(error) if wait.is_over() => return Err(error),
-                Err(_) => std::thread::sleep(self.owner.patience.poll),
-            }
-        }
+        let look = || self.read_told(claim.vf);
+        let (_, now) = self.owner.look_until(look, |(_, now)| compare(now, claim).is_ok())?;
+        compare(&now, claim).map(|()| now)
     }
 
     /// Which setting it was that the driver refused. The kernel applies a message's attributes in

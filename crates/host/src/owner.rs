@@ -214,6 +214,22 @@ impl Owner {
         Ok(session)
     }
 
+    /// Look until it is as hoped, or until patience for a busy driver ends. What was seen last, either way.
+    pub(crate) fn look_until<T>(
+        &self,
+        mut look: impl FnMut() -> Result<T, HostError>,
+        as_hoped: impl Fn(&T) -> bool,
+    ) -> Result<T, HostError> {
+        let mut wait = self.busy_wait();
+        loop {
+            let seen = look()?;
+            if as_hoped(&seen) || wait.is_over() {
+                return Ok(seen);
+            }
+            std::thread::sleep(self.patience.poll);
+        }
+    }
+
     /// Patience for a driver that is busy.
     pub(crate) fn busy_wait(&self) -> Wait {
         Wait::until(Instant::now() + self.patience.busy)
@@ -334,32 +350,24 @@ impl Session<'_> {
 
     /// The PF once its driver tells of every VF, or as it is when patience ends.
     pub(crate) fn read_all_told(&self) -> Result<PfReading, HostError> {
-        let mut wait = self.owner.busy_wait();
-        loop {
-            let pf = self.read()?;
-            let told = pf.netdev.is_none() || pf.vfs.iter().all(|vf| vf.attributes.is_some());
-            if told || wait.is_over() {
-                return Ok(pf);
-            }
-            std::thread::sleep(self.owner.patience.poll);
-        }
+        self.owner.look_until(
+            || self.read(),
+            |pf| pf.netdev.is_none() || pf.vfs.iter().all(|vf| vf.attributes.is_some()),
+        )
     }
 
     /// The PF and one of its VFs, once the PF's driver tells of it: while a VF is in reset it is left out
     /// (ice_sriov.c ice_get_vf_cfg, rtnetlink.c rtnl_fill_vfinfo), and what is not told is not as
     /// wanted.
     pub(crate) fn read_told(&self, vf: VfIndex) -> Result<(PfReading, VfReading), HostError> {
-        let mut wait = self.owner.busy_wait();
-        loop {
-            let (pf, now) = self.read_vf(vf)?;
-            if now.attributes.is_some() {
-                return Ok((pf, now));
-            }
-            if pf.netdev.is_none() || wait.is_over() {
-                return Err(HostError::Untold { address: now.addr });
-            }
-            std::thread::sleep(self.owner.patience.poll);
+        let (pf, now) = self.owner.look_until(
+            || self.read_vf(vf),
+            |(pf, now)| pf.netdev.is_none() || now.attributes.is_some(),
+        )?;
+        if now.attributes.is_none() {
+            return Err(HostError::Untold { address: now.addr });
         }
+        Ok((pf, now))
     }
 
     /// Take a VF from its driver, if it has one and nobody holds it: VFIO would wait for them.
@@ -406,14 +414,10 @@ impl Session<'_> {
     /// The VF once `driver` is seen on it, or as it is when patience ends: the link of a driver may
     /// be missing for a moment (sriov-network-operator#1046).
     fn wait_for_driver(&self, vf: VfIndex, driver: &str) -> Result<VfReading, HostError> {
-        let mut wait = self.owner.busy_wait();
-        loop {
-            let (_, now) = self.read_vf(vf)?;
-            if now.driver.as_deref() == Some(driver) || wait.is_over() {
-                return Ok(now);
-            }
-            std::thread::sleep(self.owner.patience.poll);
-        }
+        let seen = self
+            .owner
+            .look_until(|| self.read_vf(vf), |(_, now)| now.driver.as_deref() == Some(driver));
+        seen.map(|(_, now)| now)
     }
 
     /// Wait until all VFs are there, with patience that grows with their number.

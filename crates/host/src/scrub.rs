@@ -1,6 +1,7 @@
 //! Scrub: bring a VF to the one safe state, whoever had it and whatever they did, and read it back.
 //! Total: MAC, VLAN with priority and protocol, rates, anti-spoof, trust, link state, MTU, GUIDs,
-//! driver, then a function reset, and the representor (representor.rs) (sriov-cni#214: what is not scrubbed, the next tenant gets).
+//! driver, then a function reset, and the representor (representor.rs); sriov-cni#214: what is not
+//! scrubbed, the next tenant gets.
 
 use std::time::Instant;
 
@@ -266,17 +267,12 @@ impl Session<'_> {
     /// The VF once nothing is left on it, or as it is when patience ends: a PF's driver may hear of
     /// the reset a moment later.
     fn settled_after_reset(&self, vf: VfIndex) -> Result<(PfReading, VfReading), HostError> {
-        let until = Instant::now() + self.owner.patience.busy;
-        loop {
-            let (pf, now) = self.read_vf(vf)?;
-            let left = what_is_left(&pf, &now, &self.record, pf.eswitch);
+        let settled = |(pf, now): &(PfReading, VfReading)| {
+            let left = what_is_left(pf, now, &self.record, pf.eswitch);
             // A MAC that is told all the same does not go by waiting.
-            let settled = now.attributes.is_some() && VfMessage { mac: None, ..left }.is_empty();
-            if settled || Instant::now() >= until {
-                return Ok((pf, now));
-            }
-            std::thread::sleep(self.owner.patience.poll);
-        }
+            now.attributes.is_some() && VfMessage { mac: None, ..left }.is_empty()
+        };
+        self.owner.look_until(|| self.read_vf(vf), settled)
     }
 
     /// What is left on a VF after its scrub, in words.
