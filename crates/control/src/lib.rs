@@ -13,4 +13,5 @@
 pub mod claims;
 pub mod keys;
 pub mod placement;
+pub mod protocol;
 pub mod store;
