@@ -21,9 +21,25 @@ pub trait Driver {
     /// [`VmError::Invalid`] for what cannot be started, [`VmError::Exited`] when the VMM gave up
     /// at once, with its reason.
     fn start(&self, spec: VmSpec) -> Result<Self::Vm, VmError>;
+
+    /// Take over the VM that runs in the spec's folder, whoever started it: one that was left there
+    /// ([`Machine::leave`]), or that outlived a process that was killed. `None` if none runs there.
+    /// The spec is the one it was started with.
+    ///
+    /// # Errors
+    /// [`VmError::Monitor`] for one that does not answer; it runs on.
+    fn adopt(&self, spec: &VmSpec) -> Result<Option<Self::Vm>, VmError>;
+
+    /// End the VM that runs in this folder at once, whoever started it, even one whose monitor does
+    /// not answer. None there is as good.
+    ///
+    /// # Errors
+    /// [`VmError::Immortal`], [`VmError::Io`].
+    fn end(&self, run_folder: &Path) -> Result<(), VmError>;
 }
 
-/// A VM that was started. Dropping it ends it at once, without the guest's consent.
+/// A VM that was started. Dropping it ends it at once, without the guest's consent, unless it was
+/// left ([`Machine::leave`]).
 ///
 /// As a [`Host`] it runs commands in the guest.
 pub trait Machine: Host {
@@ -60,6 +76,19 @@ pub trait Machine: Host {
     /// # Errors
     /// [`VmError::NoSuchPort`] and the VMM's refusal.
     fn set_link(&self, port: &str, up: bool) -> Result<(), VmError>;
+
+    /// Start the guest anew within the VM that it is, as a reset button does.
+    ///
+    /// # Errors
+    /// The VMM's refusal.
+    fn reset(&self) -> Result<(), VmError>;
+
+    /// From now on it runs on when this handle and this process are gone. [`Driver::adopt`] takes it
+    /// over again.
+    ///
+    /// # Errors
+    /// [`VmError::Invalid`] for a VM started with [`VmSpec::dies_with_parent`].
+    fn leave(&self) -> Result<(), VmError>;
 
     /// Ask the guest to power off, and make it end if it does not within `within`.
     ///
@@ -100,8 +129,11 @@ pub enum Ending {
 /// How a VM ended.
 #[derive(Clone, Debug)]
 pub struct Exit {
-    /// Exit status of the VMM.
+    /// Exit status of the VMM. That of an adopted VM, which is nobody's to know, is 0 if its guest
+    /// powered off, and else that of a process that was killed.
     pub status: ExitStatus,
+    /// Its guest powered off, asked or not.
+    pub by_guest: bool,
     /// The last of what the VMM wrote about itself, and of the serial log.
     pub last_words: String,
 }

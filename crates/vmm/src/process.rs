@@ -14,7 +14,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal,
     set_parent_process_death_signal,
@@ -49,6 +50,13 @@ struct End {
     came: Condvar,
 }
 
+impl End {
+    fn set(&self, status: ExitStatus) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        self.came.notify_all();
+    }
+}
+
 impl Process {
     pub(crate) fn start(launch: Launch) -> io::Result<Self> {
         let end = Arc::new(End::default());
@@ -59,6 +67,18 @@ impl Process {
             .spawn(move || keep(launch, &report, &keeper_end))?;
         let (pid, pidfd) =
             started.recv().map_err(|_| io::Error::other("the starting thread ended early"))??;
+        Ok(Self { pid, pidfd, end })
+    }
+
+    /// A process that somebody else has started. How it ended is not to be known: as a killed one.
+    pub(crate) fn adopt(pid: u32, pidfd: OwnedFd) -> io::Result<Self> {
+        let end = Arc::new(End::default());
+        let (watched, ended) = (pidfd.try_clone()?, Arc::clone(&end));
+        std::thread::Builder::new().name("process".to_owned()).spawn(move || {
+            // Readable once it has ended (pidfd_open(2)).
+            while poll(&mut [PollFd::new(&watched, PollFlags::IN)], None) == Err(Errno::INTR) {}
+            ended.set(lost());
+        })?;
         Ok(Self { pid, pidfd, end })
     }
 
@@ -89,7 +109,7 @@ impl Process {
     /// End it at once. One that has ended already is no error.
     pub(crate) fn kill(&self) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, Signal::KILL) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -117,11 +137,11 @@ fn keep(launch: Launch, report: &mpsc::SyncSender<io::Result<(u32, OwnedFd)>>, e
         }
     };
     let status = child.wait().unwrap_or_else(|_| lost());
-    *end.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    end.came.notify_all();
+    end.set(status);
 }
 
-/// Stands for a child whose end somebody else has collected (SIGCHLD ignored): killed.
+/// Stands for a process whose end somebody else has collected (SIGCHLD ignored, or no child of
+/// ours): killed.
 fn lost() -> ExitStatus {
     use std::os::unix::process::ExitStatusExt;
     ExitStatus::from_raw(Signal::KILL.as_raw())
@@ -162,7 +182,7 @@ fn prepare(command: &mut Command, inherited: Vec<Arc<OwnedFd>>, dies_with_parent
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The parent may have ended before that took effect.
             if getppid() != Some(parent) {
-                return Err(rustix::io::Errno::SRCH.into());
+                return Err(Errno::SRCH.into());
             }
         }
         Ok(())
@@ -223,6 +243,19 @@ mod tests {
         process.kill().expect("killed");
         assert_eq!(process.wait(LONG).expect("ends").signal(), Some(9));
         process.kill().expect("killing it again changes nothing");
+    }
+
+    #[test]
+    fn the_end_of_an_adopted_process_is_noticed() {
+        let output = tempfile::tempfile().expect("a file");
+        let ours = Process::start(launch("exec sleep 600", &output)).expect("starts");
+        let pid = Pid::from_raw(i32::try_from(ours.pid()).expect("fits")).expect("a pid");
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("runs");
+        let adopted = Process::adopt(ours.pid(), pidfd).expect("adopted");
+        assert_eq!(adopted.wait(Duration::from_millis(50)), None);
+        adopted.kill().expect("killed");
+        assert_eq!(adopted.wait(LONG).expect("ends").signal(), Some(9));
+        assert!(ours.wait(LONG).is_some());
     }
 
     #[test]

@@ -59,6 +59,11 @@ pub struct Event {
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(u64);
 
+impl Mark {
+    /// Before the first event.
+    pub const START: Self = Self(0);
+}
+
 /// A connection in command mode.
 #[derive(Debug)]
 pub struct Qmp {

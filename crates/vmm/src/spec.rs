@@ -62,6 +62,8 @@ pub struct VmSpec {
     pub namespace: Option<PathBuf>,
     /// Killed by the kernel when this process ends, however it ends.
     pub dies_with_parent: bool,
+    /// A guest that reboots goes on within the VM; otherwise its reboot, or its panic, ends it.
+    pub reboots: bool,
     /// QEMU's own arguments, after all that come from the fields above: devices that only an
     /// emulated host has. They are taken as they are.
     pub arguments: Vec<String>,
@@ -185,6 +187,7 @@ impl VmSpec {
             run_folder: run_folder.to_owned(),
             namespace: None,
             dies_with_parent: true,
+            reboots: false,
             arguments: Vec::new(),
         }
     }
@@ -232,6 +235,11 @@ impl VmSpec {
                 return refuse("path", path.display().to_string(), "it is not UTF-8");
             }
         }
+        self.slots()
+    }
+
+    /// Which port is in which slot: the same each time it is asked.
+    pub(crate) fn slots(&self) -> Result<Slots, VmError> {
         let mut slots = Slots::default();
         // Those that ask for a slot first, so that no other takes it.
         let fixed = |slot: Option<u8>| slot.is_some();

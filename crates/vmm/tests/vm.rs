@@ -339,6 +339,50 @@ fn a_vm_that_is_kept_outlives_its_handle() {
 }
 
 #[test]
+fn a_vm_that_was_left_is_adopted_with_its_ports_and_reset_and_its_end_is_told() {
+    let folder = folder();
+    let qemu = &rig().qemu;
+    let spec = VmSpec { dies_with_parent: false, reboots: true, ..spec("l1", &folder) };
+    assert!(qemu.adopt(&spec).expect("looks").is_none());
+    let first = start(spec.clone());
+    let pid = first.pid();
+    first.check("touch /tmp/mark", SHORT).expect("runs");
+    let second = Driver::start(qemu, spec.clone()).expect_err("one runs there").to_string();
+    assert!(second.contains("a VM runs in it"), "{second}");
+    first.leave().expect("may be left");
+    drop(first);
+
+    let vm = qemu.adopt(&spec).expect("answers").expect("is there");
+    assert_eq!(vm.pid(), pid);
+    vm.wait_ready(SHORT).expect("its guest answers");
+    vm.check("[ -e /tmp/mark ]", SHORT).expect("it is the same guest");
+    vm.reset().expect("reset");
+    vm.wait_ready(READY).expect("boots anew");
+    vm.check("! [ -e /tmp/mark ]", SHORT).expect("it has booted anew");
+    vm.agent().start("reboot", SHORT).expect("reboots from within");
+    let deadline = Instant::now() + READY;
+    while fs::read_to_string(vm.serial_log()).expect("a log").matches("guest: ready").count() < 3 {
+        assert!(Instant::now() < deadline, "the guest's own reboot ended it: {:?}", vm.exit());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(vm.shutdown(SHORT).expect("ends"), Ending::ByGuest);
+    let exit = vm.exit().expect("has ended");
+    assert!(exit.by_guest && exit.status.success(), "{exit:?}");
+    assert!(qemu.adopt(&spec).expect("looks").is_none());
+}
+
+#[test]
+fn a_vm_that_nobody_holds_is_ended_by_its_folder_even_if_its_monitor_is_taken() {
+    let folder = folder();
+    let spec = VmSpec { dies_with_parent: false, ..spec("m1", &folder) };
+    let vm = Driver::start(&rig().qemu, spec.clone()).expect("starts");
+    rig().qemu.end(&spec.run_folder).expect("ends");
+    let exit = vm.wait_for_exit(SHORT).expect("has ended");
+    assert!(!exit.by_guest, "{exit:?}");
+    rig().qemu.end(&spec.run_folder).expect("none there is as good");
+}
+
+#[test]
 fn a_vm_that_dies_with_its_parent_is_not_kept() {
     let folder = folder();
     let vm = Driver::start(&rig().qemu, spec("k1", &folder)).expect("starts");

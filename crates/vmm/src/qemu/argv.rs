@@ -51,8 +51,11 @@ pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<Str
     let mut line = Line::default();
     let memory = u64::from(spec.memory_mib);
     line.option("-name", format!("guest={},debug-threads=on", spec.name));
-    for flag in ["-no-user-config", "-nodefaults", "-no-reboot"] {
+    for flag in ["-no-user-config", "-nodefaults"] {
         line.flag(flag);
+    }
+    if !spec.reboots {
+        line.flag("-no-reboot");
     }
     line.option("-display", "none");
     // QEMU takes the memory of a machine or that of its nodes, not both.
@@ -347,7 +350,7 @@ impl Line {
     }
 }
 
-fn server(id: &str, path: &Path) -> String {
+pub(super) fn server(id: &str, path: &Path) -> String {
     format!("socket,id={id},path={},server=on,wait=off", escape(path))
 }
 

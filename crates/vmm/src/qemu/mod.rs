@@ -1,6 +1,7 @@
 //! The QEMU driver.
 
 mod argv;
+mod folder;
 mod vm;
 
 use std::fmt;
@@ -92,6 +93,14 @@ impl Driver for Qemu {
 
     fn start(&self, spec: VmSpec) -> Result<Vm, VmError> {
         Vm::start(self, &spec)
+    }
+
+    fn adopt(&self, spec: &VmSpec) -> Result<Option<Vm>, VmError> {
+        Vm::adopt(spec)
+    }
+
+    fn end(&self, run_folder: &Path) -> Result<(), VmError> {
+        vm::end(run_folder)
     }
 }
 

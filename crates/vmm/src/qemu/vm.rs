@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lanekeeper_verify::{Host, HostError, Job};
@@ -13,12 +15,12 @@ use serde_json::json;
 use tracing::warn;
 
 use super::argv::{self, Interrupts, Platform, file};
-use super::{Qemu, Version};
+use super::{Qemu, Version, folder};
 use crate::agent::{Agent, AgentError};
 use crate::guest::{Guest, GuestJob};
 use crate::machine::{Ending, Exit, Kept, Machine, VmError};
 use crate::process::{Launch, Process};
-use crate::qmp::{Qmp, QmpError, Unplugged};
+use crate::qmp::{Event, Mark, Qmp, QmpError, Unplugged};
 use crate::spec::{Hugepages, Slots, Tap, TapPort, VfPort, VmSpec};
 
 /// How long QEMU may take to open its monitor. It waits for each VF's software NIC before that.
@@ -49,8 +51,11 @@ pub struct Vm {
     agent: Agent,
     ports: Mutex<Ports>,
     started: Instant,
-    ready: OnceLock<Duration>,
-    kept: bool,
+    /// From the start, or the last reset, until the guest ran commands.
+    ready: Mutex<Option<Duration>>,
+    left: AtomicBool,
+    /// Started by another process, so that its exit status is not known.
+    adopted: bool,
 }
 
 #[derive(Debug)]
@@ -74,11 +79,30 @@ impl Vm {
             platform.hugepages = false;
             running = Running::launch(qemu, spec, &slots, platform);
         }
-        let Running { process, monitor, agent, started } = running?;
-        Ok(Self {
+        Ok(Self::of(spec, slots, running?, qemu.version))
+    }
+
+    pub(super) fn adopt(spec: &VmSpec) -> Result<Option<Self>, VmError> {
+        let folder = &spec.run_folder;
+        let Some(process) = holder(&spec.name, folder)? else { return Ok(None) };
+        let running = connect(&process, folder).and_then(|(monitor, agent)| {
+            let version = monitor.execute("query-version", &json!({}), MONITOR_CALL)?;
+            let started = Instant::now();
+            Ok((Running { process, monitor, agent, started }, reported(&version)))
+        });
+        let (running, version) =
+            running.map_err(|error| VmError::Monitor { vm: spec.name.clone(), error })?;
+        let mut vm = Self::of(spec, spec.slots()?, running, version);
+        (vm.adopted, vm.left) = (true, AtomicBool::new(true));
+        Ok(Some(vm))
+    }
+
+    fn of(spec: &VmSpec, slots: Slots, running: Running, version: Version) -> Self {
+        let Running { process, monitor, agent, started } = running;
+        Self {
             name: spec.name.clone(),
-            version: qemu.version,
-            interrupts: Interrupts::of(spec.accel, qemu.version),
+            version,
+            interrupts: Interrupts::of(spec.accel, version),
             serial_log: spec.run_folder.join(file::SERIAL_LOG),
             run_folder: spec.run_folder.clone(),
             dies_with_parent: spec.dies_with_parent,
@@ -90,25 +114,18 @@ impl Vm {
                 vfs: spec.vfs.iter().map(|vf| vf.name.clone()).collect(),
             }),
             started,
-            ready: OnceLock::new(),
-            kept: false,
-        })
+            ready: Mutex::new(None),
+            left: AtomicBool::new(false),
+            adopted: false,
+        }
     }
 
     /// Let the VM run on when this handle and this process are gone.
     ///
     /// # Errors
     /// [`VmError::Invalid`] for a VM started with [`VmSpec::dies_with_parent`].
-    pub fn keep_running(mut self) -> Result<Kept, VmError> {
-        if self.dies_with_parent {
-            return Err(VmError::Invalid {
-                vm: self.name.clone(),
-                field: "dies_with_parent".to_owned(),
-                value: "true".to_owned(),
-                why: "a VM that shall be left running must be started without".to_owned(),
-            });
-        }
-        self.kept = true;
+    pub fn keep_running(self) -> Result<Kept, VmError> {
+        self.leave()?;
         Ok(Kept {
             name: self.name.clone(),
             pid: self.process.pid(),
@@ -126,6 +143,10 @@ impl Vm {
     /// The monitor, for what [`Machine`] has no method for.
     pub fn monitor(&self) -> &Qmp {
         &self.monitor
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
@@ -150,8 +171,12 @@ impl Vm {
         VmError::Exited { vm: self.name.clone(), status: exit.status, last_words: exit.last_words }
     }
 
-    fn exit_of(&self, status: std::process::ExitStatus) -> Exit {
-        Exit { status, last_words: last_words(&self.run_folder) }
+    fn exit_of(&self, status: ExitStatus) -> Exit {
+        // QEMU says so before it ends (qapi/run-state.json, SHUTDOWN).
+        let off = |event: &Event| event.name == "SHUTDOWN" && event.data["guest"] == json!(true);
+        let by_guest = self.monitor.wait_event(Mark::START, "SHUTDOWN", QUIT, off).is_ok();
+        let status = if self.adopted && by_guest { ExitStatus::default() } else { status };
+        Exit { status, by_guest, last_words: last_words(&self.run_folder) }
     }
 
     /// Removes something by identifier. Gone already is as good: QEMU removes the chardev of a
@@ -204,15 +229,16 @@ impl Running {
             what: format!("{what} {}", folder.display()),
             error,
         };
-        let inherited = spec.taps.iter().filter_map(|tap| match &tap.tap {
+        let taps = spec.taps.iter().filter_map(|tap| match &tap.tap {
             Tap::Open(descriptor) => Some(Arc::clone(descriptor)),
             Tap::Named(_) => None,
         });
+        let lock = folder::take(&spec.name, folder)?;
         let launch = Launch {
             program: qemu.program.clone(),
             arguments: argv::build(spec, slots, platform),
             namespace: spec.namespace.clone(),
-            inherited: inherited.collect(),
+            inherited: taps.chain([Arc::new(lock.into())]).collect(),
             dies_with_parent: spec.dies_with_parent,
             output: prepare_folder(spec).map_err(|error| fail("preparing", error))?,
         };
@@ -264,6 +290,39 @@ fn connect(process: &Process, folder: &Path) -> Result<(Qmp, Agent), QmpError> {
     let agent = Agent::connect(&folder.join(file::AGENT), MONITOR_CALL, gone)
         .map_err(|error| QmpError::Broken(error.to_string()))?;
     Ok((monitor, agent))
+}
+
+/// End whatever VM runs in a folder, also one that has not yet opened its monitor.
+pub(super) fn end(run_folder: &Path) -> Result<(), VmError> {
+    let vm = run_folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some(process) = holder(&vm, run_folder)? else { return Ok(()) };
+    let pid = process.pid();
+    process.kill().map_err(|error| VmError::Io {
+        vm: vm.clone(),
+        what: format!("killing process {pid}"),
+        error,
+    })?;
+    process.wait(KILL).map(drop).ok_or(VmError::Immortal { vm, pid, after: KILL })
+}
+
+/// The process that runs in a folder.
+fn holder(vm: &str, run_folder: &Path) -> Result<Option<Process>, VmError> {
+    let fail = |error| VmError::Io {
+        vm: vm.to_owned(),
+        what: format!("looking for the process in {}", run_folder.display()),
+        error,
+    };
+    let holder = folder::holder(run_folder).map_err(fail)?;
+    holder.map(|(pid, pidfd)| Process::adopt(pid, pidfd)).transpose().map_err(fail)
+}
+
+/// What a QEMU that runs says of its version (qapi/control.json, `query-version`).
+fn reported(answer: &serde_json::Value) -> Version {
+    let number = |key: &str| {
+        let number = answer["qemu"][key].as_u64().and_then(|it| u16::try_from(it).ok());
+        number.unwrap_or_default()
+    };
+    Version { major: number("major"), minor: number("minor") }
 }
 
 /// QEMU would wait for a socket that is not there, and hold everything else up meanwhile.
@@ -345,11 +404,11 @@ fn last_lines(path: &Path, count: usize) -> String {
 
 impl Machine for Vm {
     fn wait_ready(&self, within: Duration) -> Result<Duration, VmError> {
-        if let Some(ready) = self.ready.get() {
-            return Ok(*ready);
+        if let Some(ready) = *self.ready() {
+            return Ok(ready);
         }
         match self.agent.ping(within) {
-            Ok(()) => Ok(*self.ready.get_or_init(|| self.started.elapsed())),
+            Ok(()) => Ok(*self.ready().get_or_insert_with(|| self.started.elapsed())),
             Err(AgentError::Deadline { .. }) => Err(VmError::NotReady {
                 vm: self.name.clone(),
                 after: within,
@@ -425,6 +484,30 @@ impl Machine for Vm {
             return Err(VmError::NoSuchPort { vm: self.name.clone(), port: port.to_owned() });
         }
         self.command("set_link", &json!({ "name": argv::device_id(port), "up": up }))
+    }
+
+    fn reset(&self) -> Result<(), VmError> {
+        let mark = self.monitor.mark();
+        self.command("system_reset", &json!({}))?;
+        // The command answers before it is done.
+        self.monitor
+            .wait_event(mark, "RESET", MONITOR_CALL, |event| event.name == "RESET")
+            .map_err(|error| self.monitor_error(error))?;
+        *self.ready() = None;
+        Ok(())
+    }
+
+    fn leave(&self) -> Result<(), VmError> {
+        if self.dies_with_parent {
+            return Err(VmError::Invalid {
+                vm: self.name.clone(),
+                field: "dies_with_parent".to_owned(),
+                value: "true".to_owned(),
+                why: "a VM that shall be left running must be started without".to_owned(),
+            });
+        }
+        self.left.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn shutdown(&self, within: Duration) -> Result<Ending, VmError> {
@@ -512,7 +595,7 @@ impl Guest for Vm {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        if self.kept {
+        if self.left.load(Ordering::Relaxed) {
             return;
         }
         if let Err(error) = self.kill() {
