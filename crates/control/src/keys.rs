@@ -8,16 +8,34 @@
 //! /v1/quotas/ORGANIZATION        what an organization may use
 //! /v1/usage/ORGANIZATION         what its placements use
 //! /v1/leaders/DUTY               who does a duty, under a lease
+//! /v1/global/KIND/ID             a resource of the operator's: a region, a flavor, an organization
+//! /v1/tenant/KIND/ORGANIZATION/ID  a resource of a tenant's: a VM, a network, a key pair
+//! /v1/taken/KIND/SCOPE/HASH      which resource has a name: made only if it is not there
+//! /v1/numbers/WHAT/SCOPE/NUMBER  which resource has a VLAN, a subnet's address: likewise
+//! /v1/once/ORGANIZATION/HASH     what a request with an idempotency key was answered
+//! /v1/counters/WHAT              the first number of WHAT that nobody has reserved yet
+//! /v1/keys/ID                    an API key: whose it is, and the hash of its secret
+//! /v1/tokens/ID                  a one-time token: which host it enrols, and the hash of its secret
+//! /v1/alive/REGION/HOST          an agent's lease
+//! /v1/agents/REGION/HOST         which certificate is that host's
+//! /v1/desired/REGION/HOST/VM     a VM as the agent of its host shall have it
+//! /v1/reports/REGION/HOST/VM     what the agent says became of it
 //! ```
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// Longest name, in bytes: that of a DNS host name (RFC 1035, 2.3.4).
 const LONGEST_NAME: usize = 253;
+
+/// What a name looks like, as a schema says it.
+const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:-]*$";
 
 /// A key or a name that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,9 +84,24 @@ macro_rules! names {
             }
         }
 
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({"type": "string", "pattern": NAME_PATTERN, "maxLength": LONGEST_NAME})
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(&self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
             }
         }
 
@@ -242,9 +275,177 @@ pub fn leader(duty: &DutyName) -> Key {
     Key(format!("{ROOT}/leaders/{duty}"))
 }
 
+/// Digits of an id in a key: as many as make the order of keys that of ids.
+const ID_DIGITS: usize = 16;
+
+/// Resources of one kind that are the operator's.
+pub fn global(kind: &'static str) -> Prefix {
+    Prefix(format!("{ROOT}/global/{kind}/"))
+}
+
+/// One of them.
+pub fn global_one(kind: &'static str, id: u64) -> Key {
+    Key(format!("{ROOT}/global/{kind}/{id:0ID_DIGITS$}"))
+}
+
+/// Resources of one kind of every organization.
+pub fn tenants(kind: &'static str) -> Prefix {
+    Prefix(format!("{ROOT}/tenant/{kind}/"))
+}
+
+/// Resources of one kind of one organization.
+pub fn tenant(kind: &'static str, organization: &OrgName) -> Prefix {
+    Prefix(format!("{ROOT}/tenant/{kind}/{organization}/"))
+}
+
+/// One of them.
+pub fn tenant_one(kind: &'static str, organization: &OrgName, id: u64) -> Key {
+    Key(format!("{ROOT}/tenant/{kind}/{organization}/{id:0ID_DIGITS$}"))
+}
+
+/// The kind that a resource's key is of, the organization if it is a tenant's, and its id.
+pub fn resource(key: &Key) -> Option<(&str, Option<OrgName>, u64)> {
+    let mut names = key.0.strip_prefix(ROOT)?.strip_prefix('/')?.split('/');
+    let whose = names.next()?;
+    let kind = names.next()?;
+    let organization = match whose {
+        "global" => None,
+        "tenant" => Some(OrgName::new(names.next()?).ok()?),
+        _ => return None,
+    };
+    Some((kind, organization, names.next()?.parse().ok()?))
+}
+
+/// A text as a name: what a tenant chose may hold anything, and may be long.
+fn hashed(text: &str) -> String {
+    use std::fmt::Write;
+    Sha256::digest(text.as_bytes()).iter().take(16).fold(String::new(), |mut name, byte| {
+        let _ = write!(name, "{byte:02x}");
+        name
+    })
+}
+
+/// The key that only one can have who wants `text` as a `what` within `scope`.
+pub fn taken(what: &'static str, scope: &str, text: &str) -> Key {
+    Key(format!("{ROOT}/taken/{what}/{}/{}", hashed(scope), hashed(text)))
+}
+
+/// The key that only one can have who wants a number within `scope`: a VLAN, an address of a subnet.
+///
+/// # Errors
+/// [`KeyError::Name`] if the scope is no name.
+pub fn number(what: &'static str, scope: &str, number: u32) -> Result<Key, KeyError> {
+    let below = numbers(what, scope)?;
+    Ok(Key(format!("{below}{number}")))
+}
+
+/// All numbers that are taken within `scope`.
+///
+/// # Errors
+/// [`KeyError::Name`] if the scope is no name.
+pub fn numbers(what: &'static str, scope: &str) -> Result<Prefix, KeyError> {
+    if is_name(scope) {
+        Ok(Prefix(format!("{ROOT}/numbers/{what}/{scope}/")))
+    } else {
+        Err(KeyError::Name(scope.to_owned()))
+    }
+}
+
+/// What a request was answered that carried an idempotency key.
+pub fn once(organization: &OrgName, idempotency_key: &str) -> Key {
+    Key(format!("{ROOT}/once/{organization}/{}", hashed(idempotency_key)))
+}
+
+/// Whose API key it is that has this id in its text.
+///
+/// # Errors
+/// [`KeyError::Name`].
+pub fn api_key(id: &str) -> Result<Key, KeyError> {
+    is_name(id).then(|| Key(format!("{ROOT}/keys/{id}"))).ok_or(KeyError::Name(id.to_owned()))
+}
+
+/// Which host a one-time token enrols that has this id in its text.
+///
+/// # Errors
+/// [`KeyError::Name`].
+pub fn token(id: &str) -> Result<Key, KeyError> {
+    is_name(id).then(|| Key(format!("{ROOT}/tokens/{id}"))).ok_or(KeyError::Name(id.to_owned()))
+}
+
+/// A counter.
+pub fn counter(what: &'static str) -> Key {
+    Key(format!("{ROOT}/counters/{what}"))
+}
+
+/// The leases of a region's agents.
+pub fn alive(region: &RegionName) -> Prefix {
+    Prefix(format!("{ROOT}/alive/{region}/"))
+}
+
+/// An agent's lease.
+pub fn alive_one(region: &RegionName, host: &HostName) -> Key {
+    Key(format!("{ROOT}/alive/{region}/{host}"))
+}
+
+/// The certificates of a region's hosts.
+pub fn agents(region: &RegionName) -> Prefix {
+    Prefix(format!("{ROOT}/agents/{region}/"))
+}
+
+/// Which certificate is a host's.
+pub fn agent(region: &RegionName, host: &HostName) -> Key {
+    Key(format!("{ROOT}/agents/{region}/{host}"))
+}
+
+/// All that a host shall have.
+pub fn desired(region: &RegionName, host: &HostName) -> Prefix {
+    Prefix(format!("{ROOT}/desired/{region}/{host}/"))
+}
+
+/// A VM as its host shall have it.
+pub fn desired_vm(region: &RegionName, host: &HostName, vm: u64) -> Key {
+    Key(format!("{ROOT}/desired/{region}/{host}/{vm:0ID_DIGITS$}"))
+}
+
+/// What a region's agents say of their VMs.
+pub fn reports(region: &RegionName) -> Prefix {
+    Prefix(format!("{ROOT}/reports/{region}/"))
+}
+
+/// What a host's agent says of a VM.
+pub fn report(region: &RegionName, host: &HostName, vm: u64) -> Key {
+    Key(format!("{ROOT}/reports/{region}/{host}/{vm:0ID_DIGITS$}"))
+}
+
+/// The host and the VM that a report's key is of.
+pub fn reported(key: &Key) -> Option<(HostName, u64)> {
+    let mut names = key.0.rsplit('/');
+    let vm = names.next()?.parse().ok()?;
+    Some((HostName::new(names.next()?).ok()?, vm))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_resources_key_says_what_it_is_of() {
+        let organization = OrgName::new("acme").expect("a name");
+        let vm = tenant_one("vms", &organization, 42);
+        assert_eq!(resource(&vm), Some(("vms", Some(organization.clone()), 42)));
+        assert_eq!(resource(&global_one("regions", 7)), Some(("regions", None, 7)));
+        assert_eq!(resource(&quota(&organization)), None);
+        assert!(tenant("vms", &organization).holds(&vm) && tenants("vms").holds(&vm));
+        assert!(tenant_one("vms", &organization, 9) < tenant_one("vms", &organization, 10));
+    }
+
+    #[test]
+    fn any_text_can_be_taken_and_only_by_one() {
+        let ubuntu = taken("image-name", "", "Ubuntu Server 22.04 LTS/../..");
+        assert_eq!(Key::parse(ubuntu.as_str()), Ok(ubuntu.clone()));
+        assert_ne!(taken("image-name", "a", "b"), taken("image-name", "b", "a"));
+        assert!(number("vlans", "a/b", 1).is_err());
+    }
 
     #[test]
     fn a_name_cannot_reach_out_of_its_folder() {

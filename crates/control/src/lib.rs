@@ -10,8 +10,13 @@
 //! No hardware is touched from here; a host's agent does that, by what it finds under its own key.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod claims;
+pub mod cloud;
 pub mod keys;
+pub mod metrics;
 pub mod placement;
 pub mod protocol;
+pub mod resource;
 pub mod store;
+pub mod tls;

@@ -77,7 +77,8 @@ pub struct HeartbeatAnswer {
 pub struct Desired {
     /// What this was read at: the next call's `after`.
     pub revision: u64,
-    /// Its VMs. One that the host has and that is not here is ended and everything of it removed.
+    /// Its VMs. One that the host has and that is not here is ended and everything of it removed, as if
+    /// [`Power::Gone`] were asked for.
     pub vms: Vec<DesiredVm>,
 }
 
@@ -89,6 +90,10 @@ pub enum Power {
     On,
     /// It is there, with its disk, its VFs and its addresses, and does not run.
     Off,
+    /// Nothing of it shall be left, and what it had may be given to others: its VFs scrubbed, its disk
+    /// removed. Once this is so it is reported as [`VmState::Gone`], also if there never was
+    /// anything of it here; only then does the server stop to ask for it.
+    Gone,
 }
 
 /// A VM as it shall be on its host.

@@ -5,12 +5,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use lanekeeper_model::PciAddr;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::tree::PciTree;
 
 /// How far two functions are apart; the nearer is the less.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Distance {
     /// Behind one bridge, or one switch: PIX.
@@ -92,7 +93,7 @@ fn root_bus(addr: PciAddr) -> String {
 }
 
 /// Whether an affinity must hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Strictness {
     /// Refuse what is further away.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use lanekeeper_model::{Mbps, PciAddr, VfIndex};
 use lanekeeper_topology::Distance;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Scalars;
@@ -84,7 +85,7 @@ pub struct Gpus {
 }
 
 /// What carries a VF's frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DataPath {
     /// An SR-IOV NIC with an RDMA engine of its own.

@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 
 use lanekeeper_model::{Mbps, PciAddr, VfIndex};
 use lanekeeper_topology::Distance;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use index::Index;
@@ -41,14 +42,16 @@ pub use request::{Flavor, GpuNeed, Policy, Quota, Request, RequestError, Scalars
 use crate::keys::{HostName, PfName, PlacementId};
 
 /// A VF of a VM.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VfPlace {
     /// Its PF, or software NIC.
     pub pf: PfName,
     /// Which of its VFs.
+    #[schemars(with = "u16")]
     pub vf: VfIndex,
     /// The rate that is set aside for it.
+    #[schemars(with = "u32")]
     pub rate: Mbps,
     /// How far it is at most from the GPUs of its unit; none without GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,12 +59,13 @@ pub struct VfPlace {
 }
 
 /// What one VM has of its host.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VmPlace {
     /// Number of the VM in its request, from 0; spares come after the VMs.
     pub vm: u32,
     /// GPUs.
+    #[schemars(with = "Vec<String>")]
     pub gpus: Vec<PciAddr>,
     /// VFs, in the order of the VM's ports.
     pub vfs: Vec<VfPlace>,
@@ -74,7 +78,7 @@ pub struct VmPlace {
 pub struct Placement(pub BTreeMap<HostName, Vec<VmPlace>>);
 
 /// Why a host takes no more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Closed {
     /// It is being drained.

@@ -3,12 +3,13 @@
 use lanekeeper_host::RdmaNeed;
 use lanekeeper_model::Mbps;
 use lanekeeper_topology::{Distance, Strictness};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{FabricName, GpuModel};
 
 /// What a VM has of its host that is only counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scalars {
     /// CPUs, as threads.
@@ -61,7 +62,7 @@ pub struct Flavor {
 }
 
 /// How the VMs of one request are to lie to each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// As near as can be: in one leaf group, else in one pod, else on few hosts. Strict: no farther
@@ -155,7 +156,7 @@ impl Request {
 }
 
 /// What an organization uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
     /// VMs, and places held for VMs.
@@ -199,7 +200,7 @@ impl Usage {
 }
 
 /// What an organization may use; what is not mentioned is not limited.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quota {
     /// VMs.

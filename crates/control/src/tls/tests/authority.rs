@@ -22,10 +22,10 @@ fn der(pem: &str) -> CertificateDer<'static> {
 #[test]
 fn an_authority_is_made_once_by_however_many_open_it() {
     let folder = tempfile::tempdir().expect("a folder");
+    let open =
+        || Authority::open(folder.path()).expect("an authority").certificate_pem().to_owned();
     let opened: Vec<String> = thread::scope(|scope| {
-        let open = || Authority::open(folder.path()).expect("an authority");
-        let each = || open().certificate_pem().to_owned();
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(each)).collect();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
         threads.into_iter().map(|thread| thread.join().expect("opened")).collect()
     });
     assert!(opened.iter().all(|pem| *pem == opened[0]));
