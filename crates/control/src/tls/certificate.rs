@@ -4,7 +4,7 @@
 //! An agent's identity is one URI in the subject's alternative names (RFC 5280, 4.2.1.6):
 //! `lanekeeper://region/REGION/host/HOST`. Names hold no `/`, so it reads in one way only.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,7 +30,11 @@ pub struct Fingerprint(String);
 
 impl Fingerprint {
     fn of(der: &CertificateDer<'_>) -> Self {
-        let digits = Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut digits = String::new();
+        for byte in Sha256::digest(der) {
+            // Writing to a string cannot fail.
+            let _ = write!(digits, "{byte:02x}");
+        }
         Self(digits)
     }
 }

@@ -5,9 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use rcgen::{CertificateParams, KeyPair, SanType};
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{authority, names, request, signed};
@@ -123,12 +125,18 @@ fn only_the_key_is_taken_from_a_request_that_asks_for_more() {
 #[test]
 fn a_request_that_is_not_signed_by_its_own_key_is_refused() {
     let (region, host) = names("h1");
-    let [one, two] = [request(), request()].map(|request| request.csr_pem);
-    // The body of one with the signature of the other: both end at the same places.
-    let lines: Vec<&str> = one.lines().collect();
-    let others: Vec<&str> = two.lines().collect();
-    let mixed = [&others[..3], &lines[3..]].concat().join("\n");
-    for text in [mixed.as_str(), "", "nothing", authority().certificate_pem()] {
+    let request = CertificateSigningRequestDer::from_pem_slice(request().csr_pem.as_bytes());
+    let mut bytes = request.expect("a request").to_vec();
+    let at = bytes.windows(5).position(|part| part == b"agent").expect("its subject");
+    bytes[at] = b'A';
+    let base64 = BASE64_STANDARD.encode(bytes);
+    let changed = format!(
+        "-----BEGIN CERTIFICATE REQUEST-----\n{base64}\n-----END CERTIFICATE REQUEST-----\n"
+    );
+    let refused = authority().sign_agent(&changed, &region, &host).expect_err("changed");
+    let signature = rcgen::Error::InvalidCertificationRequestSignature;
+    assert!(matches!(&refused, TlsError::Request(why) if *why == signature), "{refused}");
+    for text in ["", "nothing", authority().certificate_pem()] {
         let refused = authority().sign_agent(text, &region, &host);
         assert!(matches!(refused, Err(TlsError::Request(_))), "{text}: {refused:?}");
     }
@@ -154,19 +162,22 @@ fn a_fingerprint_is_the_one_that_others_show() {
     let issued = signed(&authority(), &request().csr_pem, "h1", Duration::ZERO);
     let facts = CertificateFacts::read(&issued.pem).expect("a certificate");
     assert_eq!(facts, issued.facts);
-    let digest = ring_digest(&der(&issued.pem));
-    assert_eq!(facts.fingerprint.to_string(), digest);
+    let digits = facts.fingerprint.to_string();
+    let pairs = digits.as_bytes().chunks(2).map(|pair| str::from_utf8(pair).expect("digits"));
+    let bytes: Vec<u8> =
+        pairs.map(|pair| u8::from_str_radix(pair, 16).expect("two digits")).collect();
+    assert_eq!(bytes, others_digest(&der(&issued.pem)));
 }
 
 /// SHA-256 by another's hand than ours: rustls's provider.
-fn ring_digest(bytes: &[u8]) -> String {
+fn others_digest(bytes: &[u8]) -> Vec<u8> {
     let suites = rustls::crypto::ring::default_provider().cipher_suites;
     let suite = suites.iter().find_map(|suite| match suite.suite() {
         rustls::CipherSuite::TLS13_AES_128_GCM_SHA256 => suite.tls13(),
         _ => None,
     });
     let hash = suite.expect("every provider has it").common.hash_provider.hash(bytes);
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.as_ref().to_vec()
 }
 
 #[test]
