@@ -129,6 +129,7 @@ const SCRIPTS: &[Script] = &[
     ("init", true, include_str!("../../guest/init")),
     ("etc/inittab", false, include_str!("../../guest/inittab")),
     ("etc/rc", true, include_str!("../../guest/rc")),
+    ("etc/seed", true, include_str!("../../guest/seed")),
     ("etc/agent", true, include_str!("../../guest/agent")),
     ("etc/acpi/PWRF/00000080", true, include_str!("../../guest/power")),
     ("usr/sbin/shutdown", true, include_str!("../../guest/shutdown")),

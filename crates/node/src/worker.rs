@@ -1,0 +1,445 @@
+//! The worker of one VM: it asks [`reconcile`](crate::reconcile) for the next step and does it, writing
+//! down before it touches anything, again and again. A VM, a NIC or a fetch that hangs holds up nobody
+//! but its own worker.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lanekeeper_control::protocol::{DesiredVm, Image, Power, VmReport, VmState};
+use lanekeeper_model::LinkState;
+use lanekeeper_vmm::{Accel, Driver, Exit, Hugepages, Machine, VfPort, VmError, VmSpec};
+
+use crate::board::{Board, Booting, Boots};
+use crate::config::NodeConfig;
+use crate::error::NodeError;
+use crate::images::{Images, remove};
+use crate::journal::{Failure, Journal, Record};
+use crate::lanes::{Lanes, lanes_of, settings};
+use crate::reconcile::{Guest, Step, There, next};
+use crate::seat::{Orders, Seat};
+use crate::seed::seed;
+
+/// How often a VM that is as it shall be is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often its VFs are.
+const LOOK_AT_VFS: Duration = Duration::from_secs(10);
+/// How long one wait for the guest is, so that other orders are seen meanwhile.
+const SLICE: Duration = Duration::from_secs(1);
+/// Between attempts at what did not succeed.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Between looks whether one more VM may boot.
+const QUEUE: Duration = Duration::from_millis(100);
+/// Most of a serial log that is kept on the disk, in bytes: a guest may write without end.
+const LONGEST_LOG: u64 = 16 << 20;
+
+/// What all workers share.
+pub(crate) struct Means<D> {
+    pub(crate) config: NodeConfig,
+    pub(crate) driver: D,
+    pub(crate) accel: Accel,
+    pub(crate) lanes: Lanes,
+    pub(crate) images: Images,
+    pub(crate) journal: Journal,
+    pub(crate) board: Board,
+    pub(crate) boots: Boots,
+}
+
+impl<D> Means<D> {
+    /// Folder of a VM's sockets and logs.
+    pub(crate) fn run_folder(&self, vm: &DesiredVm) -> PathBuf {
+        self.config.run_folder.join(format!("vm-{}", vm.vm))
+    }
+
+    fn disk_folder(&self, vm: &DesiredVm) -> PathBuf {
+        self.config.state_folder.join("disks").join(vm.vm.to_string())
+    }
+
+    fn spec(&self, vm: &DesiredVm) -> Result<VmSpec, NodeError> {
+        let scalars = vm.place.scalars;
+        let refused = |field, value: u64| NodeError::refused(field, value, "it is too large");
+        if let Some(gpu) = vm.place.gpus.first() {
+            let why = "this agent cannot give GPUs to VMs; place it on a host without";
+            return Err(NodeError::refused("gpu", gpu, why));
+        }
+        let memory = u32::try_from(scalars.ram_mib);
+        let memory = memory.map_err(|_| refused("ram_mib", scalars.ram_mib))?;
+        let boot = self.images.boot(vm, &self.disk_folder(vm))?;
+        let name = format!("vm-{}", vm.vm);
+        let mut spec = VmSpec::new(&name, memory, boot, &self.run_folder(vm));
+        spec.vcpus = u8::try_from(scalars.vcpus)
+            .map_err(|_| refused("vcpus", scalars.vcpus.into()))?;
+        spec.accel = self.accel;
+        spec.seed = Some(seed(vm)?);
+        for (number, (lane, port)) in lanes_of(vm).zip(&vm.ports).enumerate() {
+            spec.vfs.push(VfPort {
+                name: format!("vf{number}"),
+                socket: self.lanes.socket(&lane)?,
+                mac: port.mac,
+                slot: None,
+                queue_pairs: 1,
+                packed: false,
+                mtu: port.mtu,
+            });
+        }
+        // Nothing is attached later, and each slot takes the guest's kernel time to set up.
+        spec.spare_slots = 0;
+        let hugepages = if self.config.hugepages { Hugepages::WhenFree } else { Hugepages::Never };
+        spec.hugepages = hugepages;
+        (spec.dies_with_parent, spec.reboots) = (false, true);
+        Ok(spec)
+    }
+}
+
+/// The worker of one VM.
+pub(crate) struct Worker<D: Driver> {
+    means: Arc<Means<D>>,
+    seat: Arc<Seat<D::Vm>>,
+    record: Record,
+    /// `None` until it is known whether one runs.
+    guest: Option<Guest>,
+    link: Option<LinkState>,
+    looked_at_vfs: Instant,
+    boot_until: Instant,
+    booting: Option<Booting>,
+    trouble_since: Option<Instant>,
+}
+
+/// What comes after a step.
+enum Then {
+    Next,
+    Wait(Duration),
+    End,
+}
+
+impl<D: Driver> Worker<D> {
+    pub(crate) fn new(means: Arc<Means<D>>, seat: Arc<Seat<D::Vm>>, record: Record) -> Self {
+        let now = Instant::now();
+        Self {
+            means,
+            seat,
+            record,
+            guest: None,
+            link: None,
+            looked_at_vfs: now,
+            boot_until: now,
+            booting: None,
+            trouble_since: None,
+        }
+    }
+
+    /// Work until the VM is gone or the agent ends.
+    pub(crate) fn run(mut self) {
+        loop {
+            let orders = self.seat.orders();
+            if orders.stop {
+                return;
+            }
+            let done = self.advance(&orders);
+            let then = done.unwrap_or_else(|error| self.trouble(&error));
+            match then {
+                Then::Next => {}
+                Then::Wait(within) => self.seat.wait(orders.number, within),
+                Then::End => return,
+            }
+        }
+    }
+
+    fn advance(&mut self, orders: &Orders) -> Result<Then, NodeError> {
+        self.take(orders)?;
+        let held_back = orders.held_back && self.record.want.fenced;
+        let guest = self.look(held_back)?;
+        let image = self.means.images.is_ready(&self.record.want, &self.disk_folder());
+        let there = There { guest, link: self.link, image, held_back };
+        let step = next(&self.record, there);
+        tracing::debug!(vm = self.record.want.vm, ?step, "next");
+        self.tell_of(&step, guest);
+        self.act(&step, orders)
+    }
+
+    fn disk_folder(&self) -> PathBuf {
+        self.means.disk_folder(&self.record.want)
+    }
+
+    /// Change the record, on the disk first.
+    fn note(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), NodeError> {
+        let mut record = self.record.clone();
+        change(&mut record);
+        if record != self.record {
+            self.means.journal.save(&record)?;
+            self.record = record;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, orders: &Orders) -> Result<(), NodeError> {
+        match &orders.want {
+            Some(want) if *want != self.record.want => {
+                self.note(|record| record.want = want.clone())?;
+                (self.link, self.trouble_since) = (None, None);
+            }
+            None if !self.record.leaving => {
+                self.note(|record| record.leaving = true)?;
+                self.trouble_since = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What became of the guest; at first, whether there is one that an earlier agent has started.
+    fn look(&mut self, held_back: bool) -> Result<Guest, NodeError> {
+        let Some(guest) = self.guest else { return self.find(held_back) };
+        let exit = self.seat.vm().and_then(|vm| vm.exit());
+        let Some(exit) = exit else { return Ok(guest) };
+        // Whoever was ended by the node itself has not ended by itself.
+        if !self.seat.orders().held_back || !self.record.want.fenced {
+            self.ended(&exit)?;
+        }
+        self.clear();
+        Ok(Guest::Off)
+    }
+
+    fn find(&mut self, held_back: bool) -> Result<Guest, NodeError> {
+        let Record { want, booted, leaving, failed, .. } = &self.record;
+        let means = Arc::clone(&self.means);
+        let hangs = |since: Instant| since.elapsed() >= means.config.shutdown_patience();
+        let unwanted = held_back
+            || *leaving
+            || failed.is_some()
+            || want.power == Power::Off && self.trouble_since.is_some_and(hangs);
+        let vm = match booted {
+            Some(booted) if !unwanted => means.driver.adopt(&means.spec(booted)?)?,
+            _ => {
+                means.driver.end(&means.run_folder(want))?;
+                None
+            }
+        };
+        let guest = if let Some(vm) = vm {
+            self.seat.seat(Some(Arc::new(vm)));
+            self.boot_until = Instant::now() + means.config.boot_patience();
+            Guest::Booting
+        } else {
+            Guest::Off
+        };
+        self.guest = Some(guest);
+        Ok(guest)
+    }
+
+    /// It has ended, and nobody here has ended it.
+    fn ended(&mut self, exit: &Exit) -> Result<(), NodeError> {
+        let moment = self.record.moment();
+        self.note(|record| {
+            if exit.by_guest {
+                record.powered_off = Some(moment);
+            } else {
+                let Exit { status, last_words, .. } = exit;
+                let reason = format!("the VM has ended ({status}): {last_words}");
+                record.failed = Some(Failure { generation: moment.generation, reason });
+            }
+        })
+    }
+
+    fn clear(&mut self) {
+        self.seat.seat(None);
+        self.guest = Some(Guest::Off);
+        self.booting = None;
+    }
+
+    fn tell(&self, state: VmState) {
+        let Record { want, resets, .. } = &self.record;
+        let (vm, generation, resets) = (want.vm, want.generation, *resets);
+        self.means.board.put(VmReport { vm, generation, state, resets });
+    }
+
+    fn tell_of(&self, step: &Step, guest: Guest) {
+        match step {
+            Step::Rest(state) => self.tell(state.clone()),
+            Step::Prepare | Step::Boot | Step::Await => self.tell(VmState::Starting),
+            Step::Claim | Step::Set(_)
+                if guest == Guest::Off && self.record.want.power == Power::On =>
+            {
+                self.tell(VmState::Starting);
+            }
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, step: &Step, orders: &Orders) -> Result<Then, NodeError> {
+        match step {
+            Step::Claim => self.claim()?,
+            Step::Set(link) => self.set(*link)?,
+            Step::Cut => {
+                for lane in &self.record.lanes {
+                    self.means.lanes.cut(lane)?;
+                }
+                self.link = Some(LinkState::Disable);
+            }
+            Step::Prepare => self.prepare(orders.number)?,
+            Step::Boot => return self.boot(),
+            Step::Await => return self.wait_for_guest(),
+            Step::Reset => {
+                self.with_vm(|vm| vm.reset())?;
+                let resets = self.record.want.resets;
+                self.note(|record| record.resets = resets)?;
+                self.wait_from_now();
+            }
+            Step::ShutDown => {
+                let patience = self.means.config.shutdown_patience();
+                self.with_vm(|vm| vm.shutdown(patience).map(drop))?;
+                self.clear();
+            }
+            Step::Kill => {
+                self.with_vm(|vm| vm.kill().map(drop))?;
+                self.clear();
+            }
+            Step::Scrub(lane) => {
+                self.link = None;
+                self.means.lanes.scrub(lane)?;
+                self.note(|record| record.lanes.retain(|it| it != lane))?;
+            }
+            Step::Remove => {
+                remove(&self.means.run_folder(&self.record.want))?;
+                remove(&self.disk_folder())?;
+                self.note(|record| record.files = false)?;
+            }
+            Step::Rest(VmState::Gone) => return Ok(Then::End),
+            Step::Rest(_) => {
+                self.trouble_since = None;
+                self.look_around();
+                return Ok(Then::Wait(LOOK));
+            }
+        }
+        Ok(Then::Next)
+    }
+
+    fn with_vm(&self, what: impl FnOnce(&D::Vm) -> Result<(), VmError>) -> Result<(), NodeError> {
+        Ok(self.seat.vm().map_or(Ok(()), |vm| what(&vm))?)
+    }
+
+    fn claim(&mut self) -> Result<(), NodeError> {
+        let want = &self.record.want;
+        let (vfs, ports) = (want.place.vfs.len(), want.ports.len());
+        if vfs != ports {
+            let why = format!("the VM is placed on {vfs} VFs; the two must be as many");
+            return Err(NodeError::refused("ports", ports, why));
+        }
+        let lanes: Vec<_> = lanes_of(want).collect();
+        self.note(|record| record.lanes = lanes)
+    }
+
+    fn set(&mut self, link: LinkState) -> Result<(), NodeError> {
+        let want = &self.record.want;
+        for (lane, port) in lanes_of(want).zip(&want.ports) {
+            self.means.lanes.set(&lane, &settings(port, link))?;
+        }
+        (self.link, self.looked_at_vfs) = (Some(link), Instant::now());
+        Ok(())
+    }
+
+    fn prepare(&mut self, number: u64) -> Result<(), NodeError> {
+        self.note(|record| record.files = true)?;
+        let goes_on = || self.seat.orders().number == number;
+        self.means.images.prepare(&self.record.want, &self.disk_folder(), &goes_on)
+    }
+
+    fn boot(&mut self) -> Result<Then, NodeError> {
+        let Some(booting) = self.means.boots.begin() else { return Ok(Then::Wait(QUEUE)) };
+        let spec = self.means.spec(&self.record.want)?;
+        self.note(|record| {
+            (record.files, record.booted) = (true, Some(record.want.clone()));
+            (record.resets, record.powered_off) = (record.want.resets, None);
+        })?;
+        let vm = self.means.driver.start(spec).map_err(|error| {
+            // The one that was ended as it started has not failed.
+            let held_back = self.seat.orders().held_back && self.record.want.fenced;
+            if held_back { NodeError::Overtaken } else { error.into() }
+        })?;
+        vm.leave()?;
+        self.seat.seat(Some(Arc::new(vm)));
+        self.booting = Some(booting);
+        self.wait_from_now();
+        Ok(Then::Next)
+    }
+
+    fn wait_from_now(&mut self) {
+        self.guest = Some(Guest::Booting);
+        self.boot_until = Instant::now() + self.means.config.boot_patience();
+    }
+
+    /// One slice of the wait. That it has ended is seen by the next look.
+    fn wait_for_guest(&mut self) -> Result<Then, NodeError> {
+        let Some(vm) = self.seat.vm() else { return Ok(Then::Next) };
+        let error = match vm.wait_ready(SLICE) {
+            Ok(_) => None,
+            Err(VmError::Exited { .. }) => return Ok(Then::Next),
+            Err(error) if Instant::now() >= self.boot_until => Some(error),
+            Err(VmError::NotReady { .. }) => return Ok(Then::Next),
+            Err(_) => return Ok(Then::Wait(SLICE)),
+        };
+        match error {
+            // Another image than the small guest need not have an agent that answers.
+            Some(error) if self.record.want.image == Image::Builtin => Err(error.into()),
+            _ => {
+                (self.guest, self.booting) = (Some(Guest::Ready), None);
+                Ok(Then::Next)
+            }
+        }
+    }
+
+    /// What may have changed although nobody here has changed it.
+    fn look_around(&mut self) {
+        if self.looked_at_vfs.elapsed() < LOOK_AT_VFS {
+            return;
+        }
+        self.looked_at_vfs = Instant::now();
+        let want = &self.record.want;
+        let failed = self.record.failed.is_some();
+        if let Some(link) = self.link.filter(|_| !failed) {
+            // A NIC that does not answer is looked at again.
+            let same = |(lane, port)| self.means.lanes.is(&lane, &settings(port, link)).unwrap_or(true);
+            if !lanes_of(want).zip(&want.ports).all(same) {
+                tracing::warn!(vm = want.vm, "a VF is not as it was set; it is set again");
+                self.link = None;
+            }
+        }
+        if let Some(vm) = self.seat.vm() {
+            // QEMU writes on where it was, so that what was before takes no room any more.
+            let log = vm.serial_log();
+            let long = fs::metadata(log).is_ok_and(|it| it.blocks() * 512 > LONGEST_LOG);
+            if long && let Ok(file) = fs::File::options().write(true).open(log) {
+                let _ = file.set_len(0);
+            }
+        }
+    }
+
+    /// What did not succeed is tried again for as long as it may pass, and given up otherwise until
+    /// something else is desired. What the host must get rid of is never given up.
+    fn trouble(&mut self, error: &NodeError) -> Then {
+        if matches!(error, NodeError::Overtaken) {
+            return Then::Next;
+        }
+        let since = *self.trouble_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < AGAIN {
+            tracing::warn!(vm = self.record.want.vm, %error, "not done");
+        }
+        let reason = error.to_string();
+        let generation = self.record.want.generation;
+        let given_up = self.record.failed.as_ref().filter(|it| it.generation == generation);
+        if let Some(Failure { reason, .. }) = given_up {
+            self.tell(VmState::Failed { reason: reason.clone() });
+        } else if self.record.leaving || self.guest.is_none() {
+            self.tell(VmState::Failed { reason });
+        } else if !error.may_pass() || since.elapsed() >= self.means.config.boot_patience() {
+            self.booting = None;
+            let failed = Some(Failure { generation, reason });
+            if self.note(|record| record.failed = failed).is_ok() {
+                (self.link, self.trouble_since) = (None, None);
+                return Then::Next;
+            }
+        }
+        Then::Wait(AGAIN)
+    }
+}
