@@ -20,6 +20,9 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use crate::error::NodeError;
 use crate::journal::settle;
 
+#[cfg(test)]
+mod tests;
+
 /// Largest image that is fetched, in bytes.
 const LARGEST: u64 = 64 << 30;
 /// How long a server of images may be silent.
@@ -307,9 +310,8 @@ fn name(format: ImageFormat) -> &'static str {
 fn qemu_img(arguments: &[&str]) -> Result<String, NodeError> {
     let why = "it cannot be run; install the package qemu-utils";
     let output = Command::new("qemu-img").args(arguments).output();
-    let output = output.map_err(|error| {
-        NodeError::refused("image", "qemu-img", format!("{why} ({error})"))
-    })?;
+    let output = output
+        .map_err(|error| NodeError::refused("image", "qemu-img", format!("{why} ({error})")))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

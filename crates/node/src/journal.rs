@@ -103,14 +103,7 @@ impl Journal {
             Err(TryLockError::WouldBlock) => return Err(NodeError::Taken(folder.to_owned())),
             Err(TryLockError::Error(error)) => return Err(NodeError::file(&path, "lock")(error)),
         }
-        let mut records = Vec::new();
-        let entries = fs::read_dir(folder).map_err(NodeError::file(folder, "list"))?;
-        for entry in entries {
-            let path = entry.map_err(NodeError::file(folder, "list"))?.path();
-            if path.extension().is_some_and(|it| it == "json") {
-                records.push(read(&path)?);
-            }
-        }
+        let records = records(folder)?;
         let held = |record: &Record| {
             let vm = record.want.vm;
             record.lanes.iter().map(move |lane| (lane.clone(), vm)).collect::<Vec<_>>()
@@ -160,6 +153,19 @@ impl Journal {
     fn path(&self, vm: VmId) -> PathBuf {
         self.folder.join(format!("{vm}.json"))
     }
+}
+
+/// All records of a journal.
+pub(crate) fn records(folder: &Path) -> Result<Vec<Record>, NodeError> {
+    let mut records = Vec::new();
+    let entries = fs::read_dir(folder).map_err(NodeError::file(folder, "list"))?;
+    for entry in entries {
+        let path = entry.map_err(NodeError::file(folder, "list"))?.path();
+        if path.extension().is_some_and(|it| it == "json") {
+            records.push(read(&path)?);
+        }
+    }
+    Ok(records)
 }
 
 fn read(path: &Path) -> Result<Record, NodeError> {

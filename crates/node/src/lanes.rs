@@ -143,7 +143,11 @@ impl Lanes {
         self.hardware.set_vf(&pf, lane.vf, change).map_err(failed)?;
         // What is there now, not what the answer to the change says.
         let fields = self.read(lane)?.differing(want);
-        if fields.is_empty() { Ok(()) } else { Err(NodeError::NotAsSet { lane: lane.clone(), fields }) }
+        if fields.is_empty() {
+            Ok(())
+        } else {
+            Err(NodeError::NotAsSet { lane: lane.clone(), fields })
+        }
     }
 }
 

@@ -20,6 +20,8 @@
 mod board;
 mod config;
 mod error;
+#[cfg(test)]
+mod fakes;
 mod images;
 mod inventory;
 pub mod journal;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use lanekeeper_client::{Client, Error};
-use ureq::http::Method;
 use lanekeeper_control::placement::HostReport;
 use lanekeeper_control::protocol::{Desired, Heartbeat, HeartbeatAnswer, VmReports};
+use ureq::http::Method;
 
 /// Why the server was told nothing, or told nothing.
 #[derive(Debug, thiserror::Error)]

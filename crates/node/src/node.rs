@@ -23,6 +23,9 @@ use crate::link::Link;
 use crate::seat::Seat;
 use crate::worker::{Means, Worker};
 
+#[cfg(test)]
+mod tests;
+
 /// How long the server may hold back what is desired until there is something new.
 const HOLD: Duration = Duration::from_secs(20);
 /// After a call that failed.
@@ -265,6 +268,10 @@ where
             let pause = match self.link.desired(from, hold) {
                 Ok(desired) => {
                     let mut vms = self.vms();
+                    // Workers that are put to work after the end would not be told of it.
+                    if self.stop.wait(Duration::ZERO) {
+                        return;
+                    }
                     if vms.fences == fences {
                         vms.fenced &= !lifted;
                         self.apply(&mut vms, &desired);
@@ -294,8 +301,7 @@ where
                 continue;
             }
             let record = Record::new(want.clone());
-            let employed =
-                self.means.journal.save(&record).and_then(|()| self.employ(vms, record));
+            let employed = self.means.journal.save(&record).and_then(|()| self.employ(vms, record));
             if let Err(error) = employed {
                 // It is desired again with the next answer.
                 tracing::error!(vm = want.vm, %error, "the VM is not taken up");

@@ -129,9 +129,8 @@ fn cut_off(record: &Record, there: There, state: VmState) -> Step {
 /// guest's first look at its seed tells it (name, key, user data, addresses) waits for the next start,
 /// whoever asks for that: no tenant's VM is restarted for it.
 fn needs_boot(booted: &DesiredVm, want: &DesiredVm) -> bool {
-    let device = |vm: &DesiredVm| {
-        vm.ports.iter().map(|port| (port.mac, port.mtu)).collect::<Vec<_>>()
-    };
+    let device =
+        |vm: &DesiredVm| vm.ports.iter().map(|port| (port.mac, port.mtu)).collect::<Vec<_>>();
     booted.place != want.place || booted.image != want.image || device(booted) != device(want)
 }
 
@@ -141,8 +140,7 @@ mod tests {
     use crate::journal::Failure;
     use crate::samples::{lane, vm};
 
-    const NOTHING: There =
-        There { guest: Guest::Off, link: None, image: false, held_back: false };
+    const NOTHING: There = There { guest: Guest::Off, link: None, image: false, held_back: false };
     const RUNNING: There =
         There { guest: Guest::Ready, link: Some(LinkState::Auto), image: true, held_back: false };
 

@@ -32,6 +32,9 @@ const SLICE: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Between looks whether one more VM may boot.
 const QUEUE: Duration = Duration::from_millis(100);
+#[cfg(test)]
+mod tests;
+
 /// Most of a serial log that is kept on the disk, in bytes: a guest may write without end.
 const LONGEST_LOG: u64 = 16 << 20;
 
@@ -69,8 +72,8 @@ impl<D> Means<D> {
         let boot = self.images.boot(vm, &self.disk_folder(vm))?;
         let name = format!("vm-{}", vm.vm);
         let mut spec = VmSpec::new(&name, memory, boot, &self.run_folder(vm));
-        spec.vcpus = u8::try_from(scalars.vcpus)
-            .map_err(|_| refused("vcpus", scalars.vcpus.into()))?;
+        spec.vcpus =
+            u8::try_from(scalars.vcpus).map_err(|_| refused("vcpus", scalars.vcpus.into()))?;
         spec.accel = self.accel;
         spec.seed = Some(seed(vm)?);
         for (number, (lane, port)) in lanes_of(vm).zip(&vm.ports).enumerate() {
@@ -399,7 +402,8 @@ impl<D: Driver> Worker<D> {
         let failed = self.record.failed.is_some();
         if let Some(link) = self.link.filter(|_| !failed) {
             // A NIC that does not answer is looked at again.
-            let same = |(lane, port)| self.means.lanes.is(&lane, &settings(port, link)).unwrap_or(true);
+            let same =
+                |(lane, port)| self.means.lanes.is(&lane, &settings(port, link)).unwrap_or(true);
             if !lanes_of(want).zip(&want.ports).all(same) {
                 tracing::warn!(vm = want.vm, "a VF is not as it was set; it is set again");
                 self.link = None;

@@ -4,7 +4,7 @@ mod rig;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lanekeeper_model::{MacAddr, Mtu};
@@ -338,11 +338,21 @@ fn a_vm_that_is_kept_outlives_its_handle() {
     assert!(!alive());
 }
 
+/// Ends what runs in a folder however the test ends: a VM that was left is nobody's.
+struct Ends(PathBuf);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        rig().qemu.end(&self.0).expect("no VM is left behind");
+    }
+}
+
 #[test]
 fn a_vm_that_was_left_is_adopted_with_its_ports_and_reset_and_its_end_is_told() {
     let folder = folder();
     let qemu = &rig().qemu;
     let spec = VmSpec { dies_with_parent: false, reboots: true, ..spec("l1", &folder) };
+    let _ends = Ends(spec.run_folder.clone());
     assert!(qemu.adopt(&spec).expect("looks").is_none());
     let first = start(spec.clone());
     let pid = first.pid();
@@ -372,9 +382,10 @@ fn a_vm_that_was_left_is_adopted_with_its_ports_and_reset_and_its_end_is_told() 
 }
 
 #[test]
-fn a_vm_that_nobody_holds_is_ended_by_its_folder_even_if_its_monitor_is_taken() {
+fn a_vm_is_ended_by_its_folder_even_if_its_monitor_is_taken() {
     let folder = folder();
     let spec = VmSpec { dies_with_parent: false, ..spec("m1", &folder) };
+    let _ends = Ends(spec.run_folder.clone());
     let vm = Driver::start(&rig().qemu, spec.clone()).expect("starts");
     rig().qemu.end(&spec.run_folder).expect("ends");
     let exit = vm.wait_for_exit(SHORT).expect("has ended");
