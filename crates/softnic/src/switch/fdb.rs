@@ -113,8 +113,7 @@ impl FdbBuilder {
     pub fn build(self) -> Fdb {
         let capacity = (self.addresses.len() * 4).next_power_of_two().max(64);
         let lay_out = |attempt| {
-            // Odd multipliers, the first of them 2^64 divided by the golden ratio.
-            let multiplier = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(2 * attempt + 1);
+            let multiplier = multiplier(attempt);
             let (slots, probes) = lay_out(&self.addresses, capacity, multiplier);
             (slots, multiplier, probes)
         };
@@ -140,6 +139,20 @@ impl FdbBuilder {
 
 fn address(vlan: Option<VlanKey>, mac: u64) -> Key {
     vlan.map_or(ANY_TRUNK_VLAN | mac, |vlan| key(vlan, mac))
+}
+
+/// An odd multiplier: 2^64 divided by the golden ratio first, then numbers that have nothing to do with
+/// it (splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). With
+/// its multiples, addresses in equal steps that are bad for one are bad for many.
+fn multiplier(attempt: u64) -> u64 {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    if attempt == 0 {
+        return GOLDEN;
+    }
+    let mixed = GOLDEN.wrapping_mul(attempt + 1);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ (mixed >> 31)) | 1
 }
 
 /// Puts every address into a table of `capacity` slots; also says how far the worst one is from
@@ -267,19 +280,35 @@ mod tests {
             for index in 0..2_048 {
                 builder.add(vf(index % 64), Some(vlan(1)), (base + u64::from(index) * step) & ((1 << 48) - 1));
             }
-            let addresses = builder.addresses.clone();
-            let fdb = builder.build();
-            let longest = addresses.keys().map(|key| {
-                let mut at = (key.wrapping_mul(fdb.multiplier) >> fdb.shift) as usize;
-                let mut steps = 1;
-                while fdb.slots[at & (fdb.slots.len() - 1)].key != *key {
-                    at += 1;
-                    steps += 1;
-                }
-                steps
-            }).max();
+            let longest = longest_search(builder);
             prop_assert!(longest < Some(32), "{longest:?}");
         }
+    }
+
+    /// Most steps that any address is looked for.
+    fn longest_search(builder: FdbBuilder) -> Option<usize> {
+        let addresses = builder.addresses.clone();
+        let fdb = builder.build();
+        let steps = addresses.keys().map(|key| {
+            let mut at = (key.wrapping_mul(fdb.multiplier) >> fdb.shift) as usize;
+            let mut steps = 1;
+            while fdb.slots[at & (fdb.slots.len() - 1)].key != *key {
+                at += 1;
+                steps += 1;
+            }
+            steps
+        });
+        steps.max()
+    }
+
+    #[test]
+    fn steps_that_every_multiple_of_the_golden_ratio_is_bad_for_are_searched_in_few_steps_too() {
+        let mut builder = FdbBuilder::default();
+        for index in 0..2_048 {
+            let mac = (u64::from(index) * 45_802_513_665) & ((1 << 48) - 1);
+            builder.add(vf(index % 64), Some(vlan(1)), mac);
+        }
+        assert!(longest_search(builder) <= Some(MAX_PROBES));
     }
 
     #[test]
