@@ -1,6 +1,9 @@
-//! Development only: starts the software NIC and its peers (DPDK's testpmd, OVS-DPDK) side by side,
-//! lets an independent virtio driver circulate frames through each in turn, and reports what it
-//! measured. Nothing of this is in the product.
+//! Development only: starts what is measured and its peers side by side, puts each under the same load
+//! in turn, and reports what it measured. Nothing of this is in the product.
+//!
+//! The software NIC stands beside DPDK's testpmd and OVS-DPDK, with an independent virtio driver that
+//! circulates frames through each; the control plane ([`control`]) beside OpenStack Placement, with
+//! the same hosts and the same claims.
 //!
 //! On machines whose virtual cores move about, the time a cache line takes from one core to the
 //! other changes by a factor of ten within seconds, and every two-core figure with it. So: windows
@@ -10,6 +13,7 @@
 // Frames are counted far below 2^52, where a float still holds each integer.
 #![allow(clippy::cast_precision_loss)]
 
+pub mod control;
 pub mod core_distance;
 pub mod machine;
 pub mod one_core;

@@ -1,9 +1,10 @@
 //! The machine under the measurement: what it is, and what has to be changed on it for a while.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::exit;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::process::{Thread, tool};
 use crate::{BenchError, Stop};
@@ -69,6 +70,39 @@ fn memory_field(name: &str) -> Result<u64, BenchError> {
 
 fn read(path: &str) -> Result<String, BenchError> {
     fs::read_to_string(path).map_err(BenchError::io(path))
+}
+
+/// Memory that a process has now: `VmRSS` of `/proc/PID/status` (proc(5)), in KiB.
+///
+/// # Errors
+/// The process is gone.
+pub fn resident(process: u32) -> Result<u64, BenchError> {
+    let path = format!("/proc/{process}/status");
+    let text = read(&path)?;
+    let field = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = field.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.ok_or(BenchError::Unexpected { what: path, got: text })
+}
+
+/// How long it takes to write 4 KiB into a file in `folder` and have it on disk (`fdatasync`), in the
+/// median of 101.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn sync_time(folder: &Path) -> Result<Duration, BenchError> {
+    let path = folder.join("sync-probe");
+    let failed = || BenchError::io(path.display());
+    let mut file = fs::File::create(&path).map_err(failed())?;
+    let mut times = Vec::new();
+    for _ in 0..101 {
+        let begun = Instant::now();
+        file.write_all(&[0x5a; 4_096]).map_err(failed())?;
+        file.sync_data().map_err(failed())?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    fs::remove_file(&path).map_err(failed())?;
+    Ok(times[times.len() / 2])
 }
 
 /// How long the harness may take to end in good order once it is time to.
@@ -170,8 +204,15 @@ pub fn description() -> Result<Vec<(&'static str, String)>, BenchError> {
         ("Cores", format!("{cores}{}", if virtual_machine { ", virtual" } else { "" })),
         ("Memory", format!("{} MiB", memory_field("MemTotal")? / 1_024)),
         ("Kernel", read("/proc/sys/kernel/osrelease")?.trim().to_owned()),
-        ("Huge pages", format!("{} KiB each", memory_field("Hugepagesize")?)),
     ])
+}
+
+/// Size of a huge page, in KiB.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn huge_page_size() -> Result<u64, BenchError> {
+    memory_field("Hugepagesize")
 }
 
 /// Version of an installed Debian package.
@@ -192,6 +233,11 @@ mod tests {
         for (name, value) in &description {
             assert!(!value.trim_matches([',', ' ']).is_empty(), "{name} is empty");
         }
+    }
+
+    #[test]
+    fn this_process_has_some_memory() {
+        assert!(resident(std::process::id()).expect("it is there") > 1_000);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `lanekeeper-bench`: the command behind `./x bench softnic`.
+//! `lanekeeper-bench`: the command behind `./x bench softnic` and `./x bench control`.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use lanekeeper_bench::peers::{ClientKind, Load, Peer};
 use lanekeeper_bench::report::{Figures, OneCore, lines, write};
 use lanekeeper_bench::testpmd::Ring;
 use lanekeeper_bench::two_cores::{Effort, compare};
-use lanekeeper_bench::{BenchError, Stop, one_core};
+use lanekeeper_bench::{BenchError, Stop, control, one_core};
 
 /// Three lanes at once: a client and a switch each, OVS with its packet pools.
 const MEMORY_MIB: u64 = 3_072;
 
 #[derive(Parser)]
-#[command(about = "Measure the software NIC beside DPDK and OVS-DPDK")]
+#[command(about = "Measure Lanekeeper beside its peers")]
 struct Options {
     #[command(subcommand)]
     what: What,
@@ -27,6 +27,11 @@ struct Options {
 enum What {
     /// One switching core between two VFs, an independent virtio driver on another core.
     Softnic(Softnic),
+    /// The control plane's placement and claims, on each store, beside OpenStack Placement.
+    Control(control::Options),
+    /// A server of that measurement, started by it.
+    #[command(name = control::server::COMMAND, hide = true)]
+    ControlServer(control::server::Place),
 }
 
 #[derive(clap::Args)]
@@ -61,19 +66,29 @@ struct Softnic {
 }
 
 fn main() -> ExitCode {
-    let Options { what: What::Softnic(options) } = Options::parse();
-    // First of all: a signal must never find children and no one to end them.
-    let stop = match Stop::on_signals(Some(Duration::from_secs(60 * options.limit))) {
-        Ok(stop) => stop,
-        Err(error) => {
-            eprintln!("lanekeeper-bench: {error}");
-            return ExitCode::FAILURE;
-        }
+    let Options { what } = Options::parse();
+    let limit = match &what {
+        What::Softnic(options) => Some(options.limit),
+        What::Control(options) => Some(options.limit),
+        What::ControlServer(_) => None,
     };
-    match softnic(&options, &stop) {
-        Ok(()) => ExitCode::SUCCESS,
+    // First of all: a signal must never find children and no one to end them.
+    let stop = limit.map_or_else(
+        || Ok(Stop::default()),
+        |minutes| Stop::on_signals(Some(Duration::from_secs(60 * minutes))),
+    );
+    let result = stop.and_then(|stop| {
+        let result = match &what {
+            What::Softnic(options) => softnic(options, &stop),
+            What::Control(options) => control::run(options, &command_line(), &stop),
+            What::ControlServer(place) => control::server::serve(place),
+        };
         // Ctrl-C reaches the children too, and whatever they then do wrong is not an error.
-        Err(_) if stop.asked() => ExitCode::from(130),
+        result.map_err(|error| if stop.asked() { BenchError::Interrupted } else { error })
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(BenchError::Interrupted) => ExitCode::from(130),
         Err(error) => {
             eprintln!("lanekeeper-bench: {error}");
             ExitCode::FAILURE

@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -98,6 +99,19 @@ pub fn tool<S: AsRef<OsStr>>(
     })
 }
 
+/// Ports that are free: all are held until each is known.
+///
+/// # Errors
+/// There are none.
+pub fn free_ports(count: usize) -> Result<Vec<u16>, BenchError> {
+    let port = BenchError::io("a port on loopback");
+    let held: Result<Vec<TcpListener>, _> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let ports: Result<Vec<u16>, _> =
+        held.and_then(|held| held.iter().map(|one| Ok(one.local_addr()?.port())).collect());
+    ports.map_err(port)
+}
+
 /// A process that runs until it is dropped.
 #[derive(Debug)]
 pub struct Running {
@@ -169,16 +183,36 @@ impl Running {
             }
             let ended = self.child.try_wait().map_err(BenchError::io(&self.name))?.is_some();
             if ended || start.elapsed() > limit {
-                let output = self.output().unwrap_or_default();
-                let lines: Vec<_> = output.lines().collect();
-                return Err(BenchError::NotReady {
-                    process: self.name.clone(),
-                    what: what.to_owned(),
-                    ended,
-                    said: lines[lines.len().saturating_sub(12)..].join("\n"),
-                });
+                return Err(self.not_ready(what, ended));
             }
             stop.sleep(Duration::from_millis(5))?;
+        }
+    }
+
+    /// Wait until it has ended well.
+    ///
+    /// # Errors
+    /// It failed, `limit` passed, or the user asked to stop.
+    pub fn finish(mut self, limit: Duration, stop: &Stop) -> Result<(), BenchError> {
+        let start = Instant::now();
+        loop {
+            let ended = self.child.try_wait().map_err(BenchError::io(&self.name))?;
+            match ended {
+                Some(status) if status.success() => return Ok(()),
+                None if start.elapsed() <= limit => stop.sleep(Duration::from_millis(20))?,
+                _ => return Err(self.not_ready("its end", ended.is_some())),
+            }
+        }
+    }
+
+    fn not_ready(&self, what: &str, ended: bool) -> BenchError {
+        let output = self.output().unwrap_or_default();
+        let lines: Vec<_> = output.lines().collect();
+        BenchError::NotReady {
+            process: self.name.clone(),
+            what: what.to_owned(),
+            ended,
+            said: lines[lines.len().saturating_sub(12)..].join("\n"),
         }
     }
 

@@ -1,5 +1,5 @@
-//! The figures as a document. Only the part between the two marks is written; what people wrote
-//! around it stays.
+//! The figures as a document. Only the part between a section's two marks is written; what people
+//! wrote around it stays.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,14 +7,11 @@ use std::path::Path;
 
 use crate::BenchError;
 use crate::core_distance::Distance;
-use crate::machine::{description, package_version};
+use crate::machine::{description, huge_page_size, package_version};
 use crate::peers::{ClientKind, Load};
 use crate::process::tool;
 use crate::two_cores::{Comparison, Effort};
 use crate::window::Spread;
-
-const BEGIN: &str = "<!-- lanekeeper-bench softnic: begin -->";
-const END: &str = "<!-- lanekeeper-bench softnic: end -->";
 
 /// One measurement on a single core.
 #[derive(Clone, Debug)]
@@ -61,7 +58,8 @@ fn row_head(load: &Load) -> String {
     format!("| {} | {} |", load.ring.name(), load.length)
 }
 
-fn spread(figures: &Spread, unit: f64) -> String {
+/// Median, range and number of figures, in `unit`s.
+pub fn spread(figures: &Spread, unit: f64) -> String {
     format!(
         "**{:.2}** {:.2}..{:.2} ({})",
         figures.median / unit,
@@ -76,30 +74,47 @@ fn spread(figures: &Spread, unit: f64) -> String {
 /// # Errors
 /// It cannot be read or written, or does not hold the two marks.
 pub fn write(figures: &Figures, path: &Path) -> Result<(), BenchError> {
-    let text = fs::read_to_string(path).map_err(BenchError::io(path.display()))?;
-    let parts =
-        text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    put("softnic", &document(figures)?, path)
+}
+
+/// Put `text` between the two marks of a section of the document at `path`.
+///
+/// # Errors
+/// It cannot be read or written, or does not hold the two marks.
+pub fn put(section: &str, text: &str, path: &Path) -> Result<(), BenchError> {
+    let whole = fs::read_to_string(path).map_err(BenchError::io(path.display()))?;
+    let begin = format!("<!-- lanekeeper-bench {section}: begin -->");
+    let end = format!("<!-- lanekeeper-bench {section}: end -->");
+    let parts = whole
+        .split_once(&begin)
+        .and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
     let Some((before, after)) = parts else {
         return Err(BenchError::Unexpected {
             what: path.display().to_string(),
-            got: format!("no '{BEGIN}' followed by '{END}'"),
+            got: format!("no '{begin}' followed by '{end}'"),
         });
     };
-    let whole = format!("{before}{BEGIN}\n{}{END}{after}", document(figures)?);
+    let whole = format!("{before}{begin}\n{text}{end}{after}");
     fs::write(path, whole).map_err(BenchError::io(path.display()))
+}
+
+/// When, at which commit and by which command it was measured, as the begin of a sentence.
+///
+/// # Errors
+/// git or date fails.
+pub fn measured(command: &str) -> Result<String, BenchError> {
+    let date = tool("date", ["--utc", "+%Y-%m-%d %H:%M UTC"])?;
+    let commit = tool("git", ["describe", "--always", "--dirty"])?;
+    Ok(format!("Measured {} at commit {} by `{command}`", date.trim(), commit.trim()))
 }
 
 fn document(figures: &Figures) -> Result<String, BenchError> {
     let mut text = String::new();
-    let date = tool("date", ["--utc", "+%Y-%m-%d %H:%M UTC"])?;
-    let commit = tool("git", ["describe", "--always", "--dirty"])?;
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "Measured {} at commit {} by `{}`: windows of {} ms, {} for each switch at one distance.\n",
-        date.trim(),
-        commit.trim(),
-        figures.command,
+        "{}: windows of {} ms, {} for each switch at one distance.\n",
+        measured(&figures.command)?,
         figures.effort.window.as_millis(),
         figures.effort.windows
     );
@@ -107,6 +122,7 @@ fn document(figures: &Figures) -> Result<String, BenchError> {
     for (name, value) in description()? {
         let _ = writeln!(text, "| {name} | {value} |");
     }
+    let _ = writeln!(text, "| Huge pages | {} KiB each |", huge_page_size()?);
     let _ = writeln!(text, "| DPDK | {} |", package_version("dpdk")?);
     let _ = writeln!(text, "| OVS-DPDK | {} |", package_version("openvswitch-switch-dpdk")?);
     for client in ClientKind::ALL {
@@ -155,4 +171,26 @@ fn document(figures: &Figures) -> Result<String, BenchError> {
         }
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_section_is_written_and_all_else_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.md");
+        let mark = |section, which| format!("<!-- lanekeeper-bench {section}: {which} -->");
+        let of = |one: &str, two: &str| {
+            let section =
+                |name, text| format!("{}\n{text}{}", mark(name, "begin"), mark(name, "end"));
+            format!("before\n{}\nbetween\n{}\nafter\n", section("one", one), section("two", two))
+        };
+        fs::write(&path, of("1\n", "2\n")).expect("written");
+        put("two", "new\n", &path).expect("put");
+        assert_eq!(fs::read_to_string(&path).expect("there"), of("1\n", "new\n"));
+        let error = put("three", "", &path).expect_err("no such section").to_string();
+        assert!(error.contains("lanekeeper-bench three: begin"), "{error}");
+    }
 }
