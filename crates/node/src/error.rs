@@ -1,5 +1,6 @@
 //! Why the host is not as the server desires.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use lanekeeper_control::protocol::VmId;
@@ -77,6 +78,9 @@ pub enum NodeError {
         /// Why not.
         why: String,
     },
+    /// The server cannot be spoken to, or does not take this host in.
+    #[error(transparent)]
+    Server(#[from] lanekeeper_client::Error),
     /// Something else is desired by now.
     #[error("something else is desired by now")]
     Overtaken,
@@ -91,9 +95,8 @@ impl NodeError {
         move |source| Self::File { path, doing, source }
     }
 
-    pub(crate) fn refused(field: &str, value: impl ToString, why: impl ToString) -> Self {
-        let (field, value, why) = (field.to_owned(), value.to_string(), why.to_string());
-        Self::Refused { field, value, why }
+    pub(crate) fn refused(field: &str, value: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self::Refused { field: field.to_owned(), value: format!("{value}"), why: format!("{why}") }
     }
 
     /// Whether the same may succeed a little later: a NIC that is being started, a disk that is full,

@@ -284,7 +284,7 @@ impl Machine for FakeVm {
 }
 
 impl Host for FakeVm {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "fake"
     }
 

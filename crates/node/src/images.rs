@@ -2,7 +2,7 @@
 //! the image stays as it is and the disk survives a stop. An image is a file of the host's image
 //! folder; one that is not there is fetched and counts only with the right hash.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -221,14 +221,20 @@ fn copy(
         }
         let count = from.read(&mut chunk).map_err(Cut::Failed)?;
         if count == 0 {
-            let digest = hasher.finalize();
-            return Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect());
+            return Ok(hex(&hasher.finalize()));
         }
         hasher.update(&chunk[..count]);
         if let Some(to) = &mut to {
             to.write_all(&chunk[..count]).map_err(Cut::Failed)?;
         }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn same(what: &dyn fmt::Display, is: &str, want: &str) -> Result<(), NodeError> {
@@ -242,8 +248,7 @@ fn same(what: &dyn fmt::Display, is: &str, want: &str) -> Result<(), NodeError> 
 /// A VM's own disk, on top of one image: with another image it is another.
 fn overlay(disks: &Path, image: &Image) -> PathBuf {
     let digest = Sha256::digest(format!("{image:?}"));
-    let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    disks.join(format!("disk-{short}.qcow2"))
+    disks.join(format!("disk-{}.qcow2", hex(&digest[..8])))
 }
 
 /// An image's header may name other files of this host as parts of it (qcow2: backing file, data file);

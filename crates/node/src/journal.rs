@@ -21,7 +21,7 @@ use crate::lanes::Lane;
 pub struct Record {
     /// What it shall be, as it was last said.
     pub want: DesiredVm,
-    /// It shall be no more. That is never taken back.
+    /// It shall be no more. That is never taken back: part of it may be gone.
     pub leaving: bool,
     /// VFs that may be set for it.
     pub lanes: Vec<Lane>,

@@ -28,6 +28,7 @@ pub mod journal;
 mod lanes;
 mod lease;
 mod link;
+mod membership;
 mod node;
 pub mod reconcile;
 #[cfg(test)]
@@ -42,4 +43,5 @@ pub use images::Builtin;
 pub use inventory::inventory;
 pub use lanes::{Lane, SoftwareNics, lanes_of, settings};
 pub use link::{HEARTBEAT_PATIENCE, Https, Link, LinkError};
+pub use membership::Membership;
 pub use node::{Node, Parts, Stop};

@@ -1,12 +1,17 @@
 //! The line to the server, and what it carries (`control::protocol`): by HTTPS with the host's own
 //! certificate, or by whatever a test puts in its place.
 
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use lanekeeper_client::{Client, Error};
 use lanekeeper_control::placement::HostReport;
 use lanekeeper_control::protocol::{Desired, Heartbeat, HeartbeatAnswer, VmReports};
 use ureq::http::Method;
+
+use crate::error::NodeError;
+use crate::membership::Membership;
 
 /// Why the server was told nothing, or told nothing.
 #[derive(Debug, thiserror::Error)]
@@ -50,35 +55,71 @@ pub trait Link: Send + Sync {
 pub const HEARTBEAT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// By HTTPS.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Https {
-    client: Client,
+    client: RwLock<Client>,
+    membership: Option<Mutex<(PathBuf, Membership)>>,
 }
 
 impl Https {
-    /// Through a client that has the host's certificate as its identity.
+    /// Through a client, whoever that speaks as.
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client: RwLock::new(client), membership: None }
+    }
+
+    /// As the host that this machine was enrolled as. Its certificate is renewed in time, and kept in
+    /// the state folder.
+    ///
+    /// # Errors
+    /// [`NodeError::Server`] for a certificate, a key or an address that is none.
+    pub fn member(folder: &Path, membership: Membership) -> Result<Self, NodeError> {
+        let client = RwLock::new(membership.client()?);
+        let membership = Some(Mutex::new((folder.to_owned(), membership)));
+        Ok(Self { client, membership })
+    }
+
+    fn client(&self) -> Client {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn renew(&self) -> Result<(), NodeError> {
+        let Some(membership) = &self.membership else { return Ok(()) };
+        let mut membership = membership.lock().unwrap_or_else(PoisonError::into_inner);
+        let (folder, old) = &mut *membership;
+        if let Some(new) = old.renewed(folder, &self.client())? {
+            let client = new.client()?;
+            *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+            *old = new;
+            tracing::info!("the host's certificate was renewed");
+        }
+        Ok(())
     }
 }
 
 impl Link for Https {
     fn inventory(&self, report: &HostReport) -> Result<(), LinkError> {
-        Ok(self.client.put("/v1/agent/inventory", report)?.body)
+        // Here, since nothing depends on how soon the server hears this.
+        if let Err(error) = self.renew() {
+            tracing::warn!(%error, "the host's certificate was not renewed");
+        }
+        self.client().put::<()>("/v1/agent/inventory", report)?;
+        Ok(())
     }
 
     fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatAnswer, LinkError> {
-        let call = self.client.call(Method::POST, "/v1/agent/heartbeat");
+        let client = self.client();
+        let call = client.call(Method::POST, "/v1/agent/heartbeat");
         Ok(call.timeout(HEARTBEAT_PATIENCE).json(heartbeat)?.send()?.body)
     }
 
     fn desired(&self, after: u64, wait: Duration) -> Result<Desired, LinkError> {
         let path = format!("/v1/agent/desired?after={after}&wait={}", wait.as_secs());
-        Ok(self.client.wait(&path, wait)?.body)
+        Ok(self.client().wait(&path, wait)?.body)
     }
 
     fn report(&self, reports: &VmReports) -> Result<(), LinkError> {
-        Ok(self.client.put("/v1/agent/vms", reports)?.body)
+        self.client().put::<()>("/v1/agent/vms", reports)?;
+        Ok(())
     }
 }
 

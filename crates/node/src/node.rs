@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lanekeeper_control::placement::HostReport;
-use lanekeeper_control::protocol::{Desired, Heartbeat, VmId, VmReports, VmState};
+use lanekeeper_control::protocol::{Desired, Heartbeat, Power, VmId, VmReport, VmReports, VmState};
 use lanekeeper_hw::Hardware;
 use lanekeeper_vmm::{Accel, Driver, Machine};
 
@@ -148,17 +148,15 @@ where
             let mut vms = inner.vms();
             inner.employ(&mut vms, record)?;
         }
-        let duties: [(&str, fn(&Inner<D>)); 5] = [
-            ("heartbeat", Inner::keep_lease),
-            ("fence", Inner::watch_lease),
-            ("desired", Inner::heed),
-            ("reports", Inner::report),
-            ("inventory", Inner::take_inventory),
-        ];
-        for (name, duty) in duties {
+        let begin = |name, duty: fn(&Inner<D>)| {
             let inner = Arc::clone(&inner);
-            spawn(name, move || duty(&inner))?;
-        }
+            spawn(name, move || duty(&inner))
+        };
+        begin("heartbeat", Inner::keep_lease)?;
+        begin("fence", Inner::watch_lease)?;
+        begin("desired", Inner::heed)?;
+        begin("reports", Inner::report)?;
+        begin("inventory", Inner::take_inventory)?;
         while !inner.stop.wait(REPEAT) {}
         inner.leave();
         Ok(())
@@ -298,6 +296,12 @@ where
         }
         for want in &desired.vms {
             if vms.workers.contains_key(&want.vm) {
+                continue;
+            }
+            if want.power == Power::Gone {
+                // It never was here, or is forgotten already.
+                let (vm, generation, resets) = (want.vm, want.generation, want.resets);
+                self.means.board.put(VmReport { vm, generation, state: VmState::Gone, resets });
                 continue;
             }
             let record = Record::new(want.clone());

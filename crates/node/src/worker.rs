@@ -180,7 +180,8 @@ impl<D: Driver> Worker<D> {
     fn take(&mut self, orders: &Orders) -> Result<(), NodeError> {
         match &orders.want {
             Some(want) if *want != self.record.want => {
-                self.note(|record| record.want = want.clone())?;
+                let leaving = self.record.leaving || want.power == Power::Gone;
+                self.note(|record| (record.want, record.leaving) = (want.clone(), leaving))?;
                 (self.link, self.trouble_since) = (None, None);
             }
             None if !self.record.leaving => {
@@ -284,7 +285,7 @@ impl<D: Driver> Worker<D> {
             Step::Boot => return self.boot(),
             Step::Await => return self.wait_for_guest(),
             Step::Reset => {
-                self.with_vm(|vm| vm.reset())?;
+                self.with_vm(Machine::reset)?;
                 let resets = self.record.want.resets;
                 self.note(|record| record.resets = resets)?;
                 self.wait_from_now();

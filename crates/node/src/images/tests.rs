@@ -46,7 +46,7 @@ fn with_disk(file: &str, disk_gib: u64, from: Option<(&str, &str)>) -> DesiredVm
 }
 
 fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
 }
 
 #[test]

@@ -97,6 +97,27 @@ fn vms_come_stop_and_go_as_is_desired_and_what_is_gone_is_forgotten() {
 }
 
 #[test]
+fn what_shall_be_gone_is_told_to_be_also_if_it_never_was_here() {
+    let rig = Rig::new();
+    let node = rig.start();
+    let gone = |id| DesiredVm { power: Power::Gone, generation: 2, ..vm(id) };
+    rig.desire(&[vm(1)]);
+    rig.hears(1, &VmState::Running);
+    rig.desire(&[gone(1), gone(2)]);
+    rig.hears(1, &VmState::Gone);
+    rig.hears(2, &VmState::Gone);
+    assert!(rig.world.running(1).is_none());
+    assert_eq!(rig.server.said().reports[&1].generation, 2);
+    // A server that has lost that asks for it again, when it is forgotten here.
+    rig.server.change(|said| said.reports.clear());
+    soon("it is told again", || {
+        rig.server.change(|_| ());
+        rig.server.said().reports.contains_key(&1)
+    });
+    node.end();
+}
+
+#[test]
 fn a_host_without_its_lease_ends_what_may_run_elsewhere_and_nothing_else() {
     let rig = Rig::new();
     let node = rig.start();

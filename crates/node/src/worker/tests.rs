@@ -62,7 +62,7 @@ impl Agent {
             worker.seat.order(desired.get(vm), held_back);
         }
         for (vm, want) in desired {
-            if !self.workers.contains_key(vm) {
+            if !self.workers.contains_key(vm) && want.power != Power::Gone {
                 let record = Record::new(want.clone());
                 self.means.journal.save(&record).expect("saved");
                 self.employ(record, held_back);
