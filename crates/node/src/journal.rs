@@ -72,6 +72,11 @@ impl Record {
         }
     }
 
+    /// Why it could not be as it is desired now.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failed.as_ref().filter(|failed| failed.generation == self.want.generation)
+    }
+
     /// What is desired now.
     pub fn moment(&self) -> Moment {
         Moment { generation: self.want.generation, resets: self.want.resets }

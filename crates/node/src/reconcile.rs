@@ -72,8 +72,7 @@ pub fn next(record: &Record, there: There) -> Step {
         return leave(record, there.guest);
     }
     let want = &record.want;
-    let failure = record.failed.as_ref().filter(|it| it.generation == want.generation);
-    if let Some(failure) = failure {
+    if let Some(failure) = record.failure() {
         let reason = failure.reason.clone();
         return cut_off(record, there, VmState::Failed { reason });
     }

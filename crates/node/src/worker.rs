@@ -207,12 +207,12 @@ impl<D: Driver> Worker<D> {
     }
 
     fn find(&mut self, held_back: bool) -> Result<Guest, NodeError> {
-        let Record { want, booted, leaving, failed, .. } = &self.record;
+        let Record { want, booted, leaving, .. } = &self.record;
         let means = Arc::clone(&self.means);
         let hangs = |since: Instant| since.elapsed() >= means.config.shutdown_patience();
         let unwanted = held_back
             || *leaving
-            || failed.is_some()
+            || self.record.failure().is_some()
             || want.power == Power::Off && self.trouble_since.is_some_and(hangs);
         let vm = match booted {
             Some(booted) if !unwanted => means.driver.adopt(&means.spec(booted)?)?,
@@ -400,7 +400,7 @@ impl<D: Driver> Worker<D> {
         }
         self.looked_at_vfs = Instant::now();
         let want = &self.record.want;
-        let failed = self.record.failed.is_some();
+        let failed = self.record.failure().is_some();
         if let Some(link) = self.link.filter(|_| !failed) {
             // A NIC that does not answer is looked at again.
             let same =
@@ -432,8 +432,7 @@ impl<D: Driver> Worker<D> {
         }
         let reason = error.to_string();
         let generation = self.record.want.generation;
-        let given_up = self.record.failed.as_ref().filter(|it| it.generation == generation);
-        if let Some(Failure { reason, .. }) = given_up {
+        if let Some(Failure { reason, .. }) = self.record.failure() {
             self.tell(VmState::Failed { reason: reason.clone() });
         } else if self.record.leaving || self.guest.is_none() {
             self.tell(VmState::Failed { reason });

@@ -114,14 +114,14 @@ impl Agent {
             };
             let off = want.power == Power::Off
                 || record.powered_off == Some(record.moment())
-                || record.failed.is_some()
+                || record.failure().is_some()
                 || held_back && want.fenced;
             assert_eq!(running.is_none(), off, "{record:?}");
             let link = if off { LinkState::Disable } else { LinkState::Auto };
             let state = world.state();
             for (lane, port) in lanes_of(want).zip(&want.ports) {
                 let is = state.vfs.get(&lane.vf);
-                if record.failed.is_some() || held_back && want.fenced {
+                if record.failure().is_some() || held_back && want.fenced {
                     assert!(is.is_none_or(|vf| vf.link_state == LinkState::Disable));
                 } else {
                     assert_eq!(is, Some(&settings(port, link)));
@@ -214,14 +214,17 @@ impl Wished {
 /// Let it all happen, the agent killed at the given one of all moments; how many there were.
 fn play(happenings: &[Happening], killed_at: Option<u32>) -> u32 {
     const UNREACHED: u32 = 1_000_000;
-    let folder = tempfile::tempdir().expect("a folder");
+    // In memory: what is synced need not get to a disk here.
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
     let world = Arc::new(World::default());
     let mut wished = Wished::default();
     world.state().fuse = Some(killed_at.unwrap_or(UNREACHED));
     let mut agent = Agent::start(&world, folder.path());
     for happening in happenings {
         wished.take(happening, &world);
-        if matches!(happening, Happening::AgentAnew) {
+        let pids = || [1, 2, 3].map(|vm| world.running(vm).map(|it| it.pid));
+        let before = matches!(happening, Happening::AgentAnew).then(pids);
+        if before.is_some() {
             drop(agent);
             agent = Agent::start(&world, folder.path());
         }
@@ -234,13 +237,14 @@ fn play(happenings: &[Happening], killed_at: Option<u32>) -> u32 {
             assert!(agent.settle().is_ok(), "it is killed once");
         }
         agent.check(&world, &wished.desired, wished.held_back);
+        assert!(before.is_none_or(|before| before == pids()), "a VM did not outlive an agent");
     }
     let left = world.state().fuse.unwrap_or_default();
     UNREACHED.saturating_sub(left)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_desired_and_wherever_the_agent_is_killed_it_ends_as_is_desired(
@@ -278,6 +282,14 @@ fn an_agent_that_is_killed_at_any_moment_of_a_vms_life_loses_nothing() {
     for killed_at in 0..moments {
         play(&life, Some(killed_at));
     }
+}
+
+#[test]
+fn a_vm_that_failed_once_and_runs_now_outlives_the_next_agent() {
+    let desire =
+        || Happening::Desire { vm: 1, power: Power::On, vfs: vec![2], reset: false, fenced: false };
+    let crash = Happening::Ends { vm: 1, by_guest: false };
+    play(&[desire(), crash, desire(), Happening::AgentAnew], None);
 }
 
 #[test]
