@@ -34,6 +34,7 @@ const MODEL: &str = "H100";
 const FABRIC: &str = "east";
 
 /// Names here are fixed words and numbers; the error is that of a word that is no name.
+#[allow(clippy::needless_pass_by_value)] // `map_err` gives it away
 fn named(error: KeyError) -> BenchError {
     BenchError::InProcess { what: "a name of the fleet", said: error.to_string() }
 }

@@ -124,25 +124,27 @@ impl Placement {
         let file = folder.join("placement.conf").display().to_string();
         let sync = [python, "-c", manage, "--config-file", &file, "db", "sync"];
         Running::start("db-sync", sync, folder)?.finish(Duration::from_secs(60), stop)?;
-        let (mut servers, mut urls) = (Vec::new(), Vec::new());
-        for (n, port) in free_ports(SERVERS)?.into_iter().enumerate() {
-            let listen = format!("--listen=127.0.0.1:{port}");
-            let serve = ["env", &config, python, "-m", "waitress", &listen, "--threads=1"];
-            let serve = serve.into_iter().chain(["placement.wsgi.api:application"]);
-            servers.push(Running::start(&format!("placement{n}"), serve, folder)?);
-            urls.push(format!("http://127.0.0.1:{port}"));
-        }
+        let ports = free_ports(SERVERS)?;
+        let urls: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let busy = urls.iter().map(|_| AtomicUsize::new(0)).collect();
         let agent =
             Agent::config_builder().http_status_as_error(false).timeout_global(Some(ANSWER));
         let agent = agent.build().into();
         let client =
             Client(Arc::new(Inner { urls, busy, agent, shape, again: AtomicUsize::new(0) }));
-        for (server, url) in servers.iter_mut().zip(&client.0.urls) {
+        let mut servers = Vec::new();
+        // One after the other: each writes its traits into the database when it starts, and one that
+        // finds it locked does not start.
+        for (n, (port, url)) in ports.iter().zip(&client.0.urls).enumerate() {
+            let listen = format!("--listen=127.0.0.1:{port}");
+            let serve = ["env", &config, python, "-m", "waitress", &listen, "--threads=1"];
+            let serve = serve.into_iter().chain(["placement.wsgi.api:application"]);
+            let mut server = Running::start(&format!("placement{n}"), serve, folder)?;
             server.wait_for("its first answer", Duration::from_secs(60), stop, |_| {
                 let answer = client.0.send(url, "GET", "/", None);
                 Ok(answer.ok().filter(|(status, _)| *status == 200).map(drop))
             })?;
+            servers.push(server);
         }
         client.0.first_host()?;
         let folder = folder.to_owned();
@@ -223,15 +225,12 @@ impl Inner {
             .header("X-Auth-Token", "admin")
             .header("OpenStack-API-Version", MICROVERSION)
             .header("Content-Type", "application/json");
-        let answer = match body {
-            Some(body) => {
-                let request = request.body(body.to_string());
-                self.agent.run(request.map_err(|error| failed(error.to_string()))?)
-            }
-            None => {
-                let request = request.body(());
-                self.agent.run(request.map_err(|error| failed(error.to_string()))?)
-            }
+        let answer = if let Some(body) = body {
+            let request = request.body(body.to_string());
+            self.agent.run(request.map_err(|error| failed(error.to_string()))?)
+        } else {
+            let request = request.body(());
+            self.agent.run(request.map_err(|error| failed(error.to_string()))?)
         };
         let mut answer = answer.map_err(|error| failed(format!("{method} {path}: {error}")))?;
         let text = answer.body_mut().read_to_string();
