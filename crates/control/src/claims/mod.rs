@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::writer::{Job, Writer};
 use crate::keys::{HostName, OrgName, PlacementId, RegionName};
-use crate::placement::{Closed, Placement, Refusal, Request};
+use crate::placement::{Closed, Index, Placement, Refusal, Request};
 use crate::store::{Store, StoreError};
 
 /// Requests that may wait; who comes then waits to be let in.
@@ -105,6 +105,23 @@ impl Claims {
     /// [`ClaimError::Store`].
     pub async fn close(&self, host: HostName, closed: Option<Closed>) -> Result<(), ClaimError> {
         self.ask(|answer| Job::Close { host, closed, answer }).await
+    }
+
+    /// Look at what is free, as this server knows it. It may be another's a moment later.
+    ///
+    /// # Errors
+    /// [`ClaimError::Store`].
+    pub async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Index) -> T + Send + Sync + 'static,
+    ) -> Result<T, ClaimError> {
+        self.ask(|answer| {
+            Job::Look(Box::new(|index| {
+                // Whoever asked may have gone.
+                let _ = answer.send(index.map(look));
+            }))
+        })
+        .await
     }
 
     async fn ask<T>(

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::view::View;
 use super::{Ask, ClaimError, Placed};
 use crate::keys::{self, HostName, Key, OrgName, PlacementId, RegionName};
-use crate::placement::{Closed, HostClaims, Placement, Usage};
+use crate::placement::{Closed, HostClaims, Index, Placement, Usage};
 use crate::store::{Batch, Outcome, Revision, Scope, Store, StoreError, Transaction, Watch};
 
 /// Most requests in one transaction: a host, a placement and a usage for each is within what a
@@ -30,7 +30,11 @@ pub(super) enum Job {
     Place { id: PlacementId, ask: Ask, answer: Answer<Placement> },
     Release { id: PlacementId, answer: Answer<bool> },
     Close { host: HostName, closed: Option<Closed>, answer: Answer<()> },
+    Look(Look),
 }
+
+/// Told what is free, or why that is not known.
+pub(super) type Look = Box<dyn FnOnce(Result<&Index, ClaimError>) + Send + Sync>;
 
 impl Job {
     fn fail(self, error: ClaimError) {
@@ -39,6 +43,7 @@ impl Job {
             Self::Place { answer, .. } => drop(answer.send(Err(error))),
             Self::Release { answer, .. } => drop(answer.send(Err(error))),
             Self::Close { answer, .. } => drop(answer.send(Err(error))),
+            Self::Look(look) => look(Err(error)),
         }
     }
 }
@@ -154,7 +159,13 @@ impl Writer {
 
     /// Do these, as many at once as a transaction holds.
     async fn serve(&mut self, batch: Vec<Job>) {
-        let mut jobs = VecDeque::from(batch);
+        let mut jobs = VecDeque::new();
+        for job in batch {
+            match job {
+                Job::Look(look) => look(Ok(&self.view.index)),
+                job => jobs.push_back(job),
+            }
+        }
         let mut at_once = jobs.len();
         while !jobs.is_empty() {
             let these = at_once.min(jobs.len());
@@ -233,6 +244,8 @@ impl Writer {
                 }
                 Reached::Closed
             }
+            // Nothing to write: `serve` has answered it.
+            Job::Look(_) => Reached::Closed,
         }
     }
 

@@ -8,10 +8,12 @@
 mod agents;
 mod draft;
 mod error;
+mod firewalls;
 mod groups;
 mod hosts;
 mod networks;
 mod read;
+mod several;
 mod tenancy;
 mod catalog;
 mod vms;
@@ -30,9 +32,9 @@ pub use agents::{LEASE, Settled};
 pub(crate) use draft::Answered;
 pub use draft::{Draft, Once};
 pub use error::CloudError;
-pub use networks::MOST_PORTS;
 pub use read::{Ask, Listed, Stored};
 pub use tenancy::Key;
+pub(crate) use vms::status_word;
 
 /// Ids that a server reserves at once: few enough that those lost when it ends do not matter.
 const BLOCK: u64 = 64;

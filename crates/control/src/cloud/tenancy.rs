@@ -7,7 +7,7 @@ use super::{Cloud, CloudError, Draft, Once, Stored};
 use crate::keys::{self, OrgName};
 use crate::placement::{Quota, Usage};
 use crate::resource::{
-    ApiKey, ApiKeySpec, Environment, EnvironmentSpec, Keypair, Network, NetworkSpec, Organization,
+    ApiKey, ApiKeySpec, Environment, EnvironmentSpec, Firewall, Keypair, Network, NetworkSpec, Organization,
     OrganizationSpec, Profile, QuotaView, Region, Role, RoceVersion, StoredKey, Time, Vm,
 };
 use crate::store::{Expect, StoreError};
@@ -249,7 +249,8 @@ impl Cloud {
         Ok(now)
     }
 
-    /// Delete an environment that has no VMs; its networks and key pairs go with it.
+    /// Delete an environment that has no VMs; its networks, key pairs and firewalls go with
+    /// it.
     ///
     /// # Errors
     /// [`CloudError::InUse`].
@@ -283,6 +284,11 @@ impl Cloud {
         for keypair in self.all::<Keypair>(organization).await? {
             if keypair.value.environment == *id {
                 self.delete_keypair(&keypair).await?;
+            }
+        }
+        for firewall in self.all::<Firewall>(organization).await? {
+            if firewall.value.environment == *id {
+                self.delete_firewall(&firewall).await?;
             }
         }
         let was = self.get::<Environment>(organization, *id).await?;

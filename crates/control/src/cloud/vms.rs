@@ -232,41 +232,16 @@ impl Cloud {
         spec: VmSpec,
         once: Option<&Once>,
     ) -> Result<Vm, CloudError> {
-        let name = spec.name.clone();
-        let answer = |vms: &[Vm]| serde_json::to_value(&vms[0]);
-        let vms = self.create_vms(organization, spec, vec![name], once, answer).await?;
-        vms.into_iter().next().ok_or(CloudError::Stale)
-    }
-
-    /// New VMs that differ in name only, all or none (though not placed together).
-    ///
-    /// # Errors
-    /// [`CloudError`], for whatever of them cannot be.
-    pub async fn create_vms(
-        &self,
-        organization: &OrgName,
-        spec: VmSpec,
-        names: Vec<String>,
-        once: Option<&Once>,
-        answer: impl Fn(&[Vm]) -> serde_json::Result<serde_json::Value>,
-    ) -> Result<Vec<Vm>, CloudError> {
-        names.iter().try_for_each(|name| check_host_name(name))?;
         let plan = self.plan_vm(organization, spec).await?;
         let mut attempts = Attempts::default();
         loop {
             let (mut draft, mut barred) = (Draft::new(), BTreeSet::new());
             plan.depend(&mut draft);
-            let mut vms = Vec::new();
-            for name in &names {
-                let id = self.new_id().await?;
-                let name = name.clone();
-                vms.push(self.draft_vm(&mut draft, &plan, id, name, None, &mut barred).await?);
-            }
-            let body = answer(&vms)
-                .map_err(|error| CloudError::invalid("answer", "", error.to_string()))?;
-            draft.answer_once(once, 201, &body)?;
+            let (id, name) = (self.new_id().await?, plan.spec.name.clone());
+            let vm = self.draft_vm(&mut draft, &plan, id, name, None, &mut barred).await?;
+            draft.answer_once(once, 201, &vm)?;
             if attempts.settles(self.commit(draft).await)? {
-                return Ok(vms);
+                return Ok(vm);
             }
         }
     }
@@ -404,7 +379,7 @@ impl Cloud {
     ) -> Result<SecurityRule, CloudError> {
         check_rule(&rule)?;
         let id = was.value.security_rules.iter().map(|rule| rule.id).max().unwrap_or(0) + 1;
-        let rule = SecurityRule { id, ..rule };
+        let rule = SecurityRule { id, created_at: Some(Time::now()), ..rule };
         let added = rule.clone();
         self.change_vm(was, "rules", "a security rule was added", |vm| {
             vm.security_rules.push(added);
@@ -442,7 +417,9 @@ impl Cloud {
 }
 
 fn numbered(rules: &[SecurityRule]) -> Vec<SecurityRule> {
-    (1..).zip(rules).map(|(id, rule)| SecurityRule { id, ..rule.clone() }).collect()
+    let created_at = Some(Time::now());
+    let numbered = |(id, rule): (u64, &SecurityRule)| SecurityRule { id, created_at, ..rule.clone() };
+    (1..).zip(rules).map(numbered).collect()
 }
 
 /// A status as the API spells it.
@@ -461,7 +438,7 @@ pub(crate) fn status_word(status: VmStatus) -> &'static str {
 }
 
 /// A host name (RFC 1123, 2.1), since it is the guest's.
-fn check_host_name(name: &str) -> Result<(), CloudError> {
+pub(super) fn check_host_name(name: &str) -> Result<(), CloudError> {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     let fits = (1..=50).contains(&name.len())
         && name.as_bytes()[0].is_ascii_alphanumeric()
@@ -517,6 +494,7 @@ mod tests {
             remote_ip_prefix: prefix.to_owned(),
             port_range_min: ports.map(|ports| ports.0),
             port_range_max: ports.map(|ports| ports.1),
+            created_at: None,
         }
     }
 

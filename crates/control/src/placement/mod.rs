@@ -27,7 +27,7 @@ mod refusal;
 mod request;
 mod search;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lanekeeper_model::{Mbps, PciAddr, VfIndex};
 use lanekeeper_topology::Distance;
@@ -39,7 +39,7 @@ pub use inventory::{DataPath, Gpu, Gpus, HostReport, Inventory, InventoryError, 
 pub use refusal::{Filter, Refusal};
 pub use request::{Flavor, GpuNeed, Policy, Quota, Request, RequestError, Scalars, Usage, VfNeed};
 
-use crate::keys::{HostName, PfName, PlacementId};
+use crate::keys::{GpuModel, HostName, PfName, PlacementId};
 
 /// A VF of a VM.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -108,5 +108,16 @@ impl Index {
     /// [`Refusal`]: no placement of the whole request is possible with what is free.
     pub fn place(&self, request: &Request) -> Result<Placement, Refusal> {
         search::place(self, request)
+    }
+
+    /// How many VMs of a flavor open hosts have room for, each by itself.
+    pub fn room(&self, flavor: &Flavor) -> u64 {
+        search::room(self, flavor)
+    }
+
+    /// The GPU models of hosts that were reported.
+    pub fn gpu_models(&self) -> BTreeSet<GpuModel> {
+        let reports = self.reported().filter_map(|host| host.inventory.as_ref());
+        reports.filter_map(|inventory| Some(inventory.report().gpus.as_ref()?.model.clone())).collect()
     }
 }

@@ -6,7 +6,7 @@ use lanekeeper_topology::Strictness;
 
 use super::free::{FirstRail, Need};
 use super::index::{First, Host, HostRef, Index, Level};
-use super::{Filter, Placement, Policy, Refusal, Request};
+use super::{Filter, Flavor, Placement, Policy, Refusal, Request};
 
 /// Leaf groups and pods that are looked at closely where being near is only preferred.
 const TRIES: (usize, usize) = (16, 2);
@@ -32,17 +32,32 @@ struct Search<'a> {
     rails: Vec<FirstRail>,
 }
 
-pub(super) fn place(index: &Index, request: &Request) -> Result<Placement, Refusal> {
-    request.check()?;
-    let need = Need::of(&request.flavor);
-    let rails = match need.vf {
+fn rails(index: &Index, need: &Need<'_>) -> Vec<FirstRail> {
+    match need.vf {
         Some(vf) if vf.rail_aligned => {
             let count = need.vfs as u16;
             let blocks = index.rail_count(&vf.fabric) / count;
             (0..blocks).map(|block| Some(block * count)).collect()
         }
         _ => vec![None],
+    }
+}
+
+/// How many VMs open hosts have room for; on each host under the rails that give the most.
+pub(super) fn room(index: &Index, flavor: &Flavor) -> u64 {
+    let need = Need::of(flavor);
+    let rails = rails(index, &need);
+    let on = |host| {
+        let here = |rail: &FirstRail| capacity(index.host(host), &need, *rail).ok();
+        rails.iter().filter_map(here).max().unwrap_or(0)
     };
+    index.candidates(&need, First::Tightest).map(|host| u64::from(on(host))).sum()
+}
+
+pub(super) fn place(index: &Index, request: &Request) -> Result<Placement, Refusal> {
+    request.check()?;
+    let need = Need::of(&request.flavor);
+    let rails = rails(index, &need);
     let search = Search { index, request, need, rails };
     match search.find() {
         Some((shares, rail)) => search.assign(&shares, rail).ok_or_else(|| search.refuse()),

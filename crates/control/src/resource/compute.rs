@@ -88,6 +88,9 @@ pub struct SecurityRule {
     /// Last port.
     #[serde(default)]
     pub port_range_max: Option<u16>,
+    /// When it was made; given by the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
 }
 
 /// A VM's status, as the public API publishes it.

@@ -8,6 +8,7 @@
 mod catalog;
 mod compute;
 mod event;
+mod firewall;
 mod network;
 mod tenancy;
 mod time;
@@ -25,6 +26,7 @@ pub use compute::{
     PolicyResource, PolicySpec, SecurityRule, Vm, VmSpec, VmStatus, Want,
 };
 pub use event::{AuditRecord, Event, Severity, UsageRecord};
+pub use firewall::{Firewall, Guarded};
 pub use network::{
     Network, NetworkAttachment, NetworkSpec, Port, Profile, RoceVersion, Subnet, SubnetSpec,
 };
