@@ -98,6 +98,13 @@ impl World {
         }
     }
 
+    /// The host is booted anew: no VM runs, and its NICs know nothing of before.
+    pub(crate) fn boot_anew(&self) {
+        let mut state = self.state();
+        state.machines.clear();
+        state.vfs.clear();
+    }
+
     pub(crate) fn builtin() -> Builtin {
         Builtin {
             kernel: "/kernel".into(),
@@ -137,6 +144,12 @@ impl Hardware for On {
     fn set_vf(&self, pf: &PfId, vf: VfIndex, change: &VfChange) -> Result<VfStatus, HardwareError> {
         let before = self.vf(pf, vf)?.settings;
         let settings = change.apply_to(&before)?;
+        let same = |other: &VfSettings| !settings.mac.is_zero() && other.mac == settings.mac;
+        let holder =
+            self.0.state().vfs.iter().find(|(at, it)| **at != vf && same(it)).map(|it| *it.0);
+        if let Some(holder) = holder {
+            return Err(HardwareError::DuplicateMac { mac: settings.mac, holder });
+        }
         self.0.during(|state| {
             assert!(state.is_written_down(vf), "VF {vf} is set, and in no record");
             let taken = settings.mac != before.mac && state.in_use(before.mac);

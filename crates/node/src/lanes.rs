@@ -9,7 +9,8 @@ use lanekeeper_control::keys::PfName;
 use lanekeeper_control::protocol::{DesiredPort, DesiredVm};
 use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
 use lanekeeper_model::{
-    LinkState, PfId, RateLimits, SoftNicName, VfChange, VfCounters, VfIndex, VfSettings, VfStatus,
+    LinkState, MacAddr, PfId, RateLimits, SoftNicName, VfChange, VfCounters, VfIndex, VfSettings,
+    VfStatus,
 };
 use lanekeeper_softnic::{Client, Config};
 use serde::{Deserialize, Serialize};
@@ -130,6 +131,12 @@ impl Lanes {
     /// Whether a VF is set so.
     pub(crate) fn is(&self, lane: &Lane, settings: &VfSettings) -> Result<bool, NodeError> {
         Ok(self.read(lane)?.differing(settings).is_empty())
+    }
+
+    /// Scrub a VF that has another MAC than this, which may be that of the next VF that is set.
+    pub(crate) fn clear_for(&self, lane: &Lane, mac: MacAddr) -> Result<(), NodeError> {
+        let has = self.read(lane)?.mac;
+        if has.is_zero() || has == mac { Ok(()) } else { self.scrub(lane) }
     }
 
     fn read(&self, lane: &Lane) -> Result<VfSettings, NodeError> {

@@ -18,12 +18,23 @@ use crate::lanes::{Lane, lanes_of};
 pub struct There {
     /// Its guest.
     pub guest: Guest,
-    /// To which link its VFs were set as desired, and read back. `None` if that is not known of all.
-    pub link: Option<LinkState>,
+    /// Its VFs.
+    pub vfs: Vfs,
     /// What it boots is there.
     pub image: bool,
     /// It must not run for now: it may have been started elsewhere.
     pub held_back: bool,
+}
+
+/// What is known of a VM's VFs, since it was set and read back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vfs {
+    /// Nothing, at least of one of them.
+    Unknown,
+    /// The links of all are down; what else they are set to is not known.
+    Cut,
+    /// All are set as is desired, with this link.
+    Set(LinkState),
 }
 
 /// A VM's guest.
@@ -91,7 +102,7 @@ pub fn next(record: &Record, there: There) -> Step {
         return Step::Claim;
     }
     let link = if off { LinkState::Disable } else { LinkState::Auto };
-    if there.link != Some(link) {
+    if there.vfs != Vfs::Set(link) {
         return Step::Set(link);
     }
     match there.guest {
@@ -115,9 +126,10 @@ fn leave(record: &Record, guest: Guest) -> Step {
 
 /// A VM that must not run as it is: it ends at once, and nothing passes its VFs.
 fn cut_off(record: &Record, there: There, state: VmState) -> Step {
+    let down = [Vfs::Cut, Vfs::Set(LinkState::Disable)];
     if there.guest != Guest::Off {
         Step::Kill
-    } else if !record.lanes.is_empty() && there.link != Some(LinkState::Disable) {
+    } else if !record.lanes.is_empty() && !down.contains(&there.vfs) {
         Step::Cut
     } else {
         Step::Rest(state)
@@ -139,9 +151,14 @@ mod tests {
     use crate::journal::Failure;
     use crate::samples::{lane, vm};
 
-    const NOTHING: There = There { guest: Guest::Off, link: None, image: false, held_back: false };
-    const RUNNING: There =
-        There { guest: Guest::Ready, link: Some(LinkState::Auto), image: true, held_back: false };
+    const NOTHING: There =
+        There { guest: Guest::Off, vfs: Vfs::Unknown, image: false, held_back: false };
+    const RUNNING: There = There {
+        guest: Guest::Ready,
+        vfs: Vfs::Set(LinkState::Auto),
+        image: true,
+        held_back: false,
+    };
 
     fn running() -> Record {
         let lanes = vec![lane(1)];
@@ -155,7 +172,7 @@ mod tests {
         assert_eq!(next(&record, there), Step::Claim);
         record.lanes = vec![lane(1)];
         assert_eq!(next(&record, there), Step::Set(LinkState::Auto));
-        there.link = Some(LinkState::Auto);
+        there.vfs = Vfs::Set(LinkState::Auto);
         assert_eq!(next(&record, there), Step::Prepare);
         there.image = true;
         assert_eq!(next(&record, there), Step::Boot);
@@ -194,7 +211,7 @@ mod tests {
         let mut record = running();
         record.want.place.vfs = vm(2).place.vfs;
         assert_eq!(next(&record, RUNNING), Step::ShutDown);
-        let off = There { guest: Guest::Off, link: None, ..RUNNING };
+        let off = There { guest: Guest::Off, vfs: Vfs::Unknown, ..RUNNING };
         assert_eq!(next(&record, off), Step::Scrub(lane(1)));
         record.lanes.clear();
         assert_eq!(next(&record, off), Step::Claim);
@@ -204,7 +221,7 @@ mod tests {
     fn a_guest_that_powered_off_stays_so_until_something_new_is_desired() {
         let mut record = running();
         record.powered_off = Some(record.moment());
-        let off = There { guest: Guest::Off, link: Some(LinkState::Disable), ..RUNNING };
+        let off = There { guest: Guest::Off, vfs: Vfs::Set(LinkState::Disable), ..RUNNING };
         assert_eq!(next(&record, off), Step::Rest(VmState::Stopped));
         record.want.resets += 1;
         assert_eq!(next(&record, off), Step::Set(LinkState::Auto));
@@ -218,9 +235,13 @@ mod tests {
         assert_eq!(next(&record, RUNNING), Step::Kill);
         let off = There { guest: Guest::Off, ..RUNNING };
         assert_eq!(next(&record, off), Step::Cut);
-        let cut = There { link: Some(LinkState::Disable), ..off };
+        let cut = There { vfs: Vfs::Cut, ..off };
         assert_eq!(next(&record, cut), Step::Rest(VmState::Failed { reason }));
         let held_back = There { held_back: true, ..RUNNING };
         assert_eq!(next(&running(), held_back), Step::Kill);
+        // What was only cut is not yet as one that is off shall be.
+        let want = DesiredVm { power: Power::Off, ..vm(1) };
+        let off = Record { want, ..running() };
+        assert_eq!(next(&off, cut), Step::Set(LinkState::Disable));
     }
 }

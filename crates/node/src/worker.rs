@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::error::NodeError;
 use crate::images::{Images, remove};
 use crate::journal::{Failure, Journal, Record};
 use crate::lanes::{Lanes, lanes_of, settings};
-use crate::reconcile::{Guest, Step, There, next};
+use crate::reconcile::{Guest, Step, There, Vfs, next};
 use crate::seat::{Orders, Seat};
 use crate::seed::seed;
 
@@ -103,7 +103,7 @@ pub(crate) struct Worker<D: Driver> {
     record: Record,
     /// `None` until it is known whether one runs.
     guest: Option<Guest>,
-    link: Option<LinkState>,
+    vfs: Vfs,
     looked_at_vfs: Instant,
     boot_until: Instant,
     booting: Option<Booting>,
@@ -125,7 +125,7 @@ impl<D: Driver> Worker<D> {
             seat,
             record,
             guest: None,
-            link: None,
+            vfs: Vfs::Unknown,
             looked_at_vfs: now,
             boot_until: now,
             booting: None,
@@ -155,7 +155,7 @@ impl<D: Driver> Worker<D> {
         let held_back = orders.held_back && self.record.want.fenced;
         let guest = self.look(held_back)?;
         let image = self.means.images.is_ready(&self.record.want, &self.disk_folder());
-        let there = There { guest, link: self.link, image, held_back };
+        let there = There { guest, vfs: self.vfs, image, held_back };
         let step = next(&self.record, there);
         tracing::debug!(vm = self.record.want.vm, ?step, "next");
         self.tell_of(&step, guest);
@@ -182,7 +182,7 @@ impl<D: Driver> Worker<D> {
             Some(want) if *want != self.record.want => {
                 let leaving = self.record.leaving || want.power == Power::Gone;
                 self.note(|record| (record.want, record.leaving) = (want.clone(), leaving))?;
-                (self.link, self.trouble_since) = (None, None);
+                (self.vfs, self.trouble_since) = (Vfs::Unknown, None);
             }
             None if !self.record.leaving => {
                 self.note(|record| record.leaving = true)?;
@@ -276,10 +276,11 @@ impl<D: Driver> Worker<D> {
             Step::Claim => self.claim()?,
             Step::Set(link) => self.set(*link)?,
             Step::Cut => {
+                self.vfs = Vfs::Unknown;
                 for lane in &self.record.lanes {
                     self.means.lanes.cut(lane)?;
                 }
-                self.link = Some(LinkState::Disable);
+                self.vfs = Vfs::Cut;
             }
             Step::Prepare => self.prepare(orders.number)?,
             Step::Boot => return self.boot(),
@@ -300,7 +301,7 @@ impl<D: Driver> Worker<D> {
                 self.clear();
             }
             Step::Scrub(lane) => {
-                self.link = None;
+                self.vfs = Vfs::Unknown;
                 self.means.lanes.scrub(lane)?;
                 self.note(|record| record.lanes.retain(|it| it != lane))?;
             }
@@ -335,11 +336,15 @@ impl<D: Driver> Worker<D> {
     }
 
     fn set(&mut self, link: LinkState) -> Result<(), NodeError> {
+        self.vfs = Vfs::Unknown;
         let want = &self.record.want;
+        for (lane, port) in lanes_of(want).zip(&want.ports) {
+            self.means.lanes.clear_for(&lane, port.mac)?;
+        }
         for (lane, port) in lanes_of(want).zip(&want.ports) {
             self.means.lanes.set(&lane, &settings(port, link))?;
         }
-        (self.link, self.looked_at_vfs) = (Some(link), Instant::now());
+        (self.vfs, self.looked_at_vfs) = (Vfs::Set(link), Instant::now());
         Ok(())
     }
 
@@ -400,23 +405,17 @@ impl<D: Driver> Worker<D> {
         }
         self.looked_at_vfs = Instant::now();
         let want = &self.record.want;
-        let failed = self.record.failure().is_some();
-        if let Some(link) = self.link.filter(|_| !failed) {
+        if let Vfs::Set(link) = self.vfs {
             // A NIC that does not answer is looked at again.
             let same =
                 |(lane, port)| self.means.lanes.is(&lane, &settings(port, link)).unwrap_or(true);
             if !lanes_of(want).zip(&want.ports).all(same) {
                 tracing::warn!(vm = want.vm, "a VF is not as it was set; it is set again");
-                self.link = None;
+                self.vfs = Vfs::Unknown;
             }
         }
         if let Some(vm) = self.seat.vm() {
-            // QEMU writes on where it was, so that what was before takes no room any more.
-            let log = vm.serial_log();
-            let long = fs::metadata(log).is_ok_and(|it| it.blocks() * 512 > LONGEST_LOG);
-            if long && let Ok(file) = fs::File::options().write(true).open(log) {
-                let _ = file.set_len(0);
-            }
+            trim(vm.serial_log());
         }
     }
 
@@ -440,10 +439,19 @@ impl<D: Driver> Worker<D> {
             self.booting = None;
             let failed = Some(Failure { generation, reason });
             if self.note(|record| record.failed = failed).is_ok() {
-                (self.link, self.trouble_since) = (None, None);
+                (self.vfs, self.trouble_since) = (Vfs::Unknown, None);
                 return Then::Next;
             }
         }
         Then::Wait(AGAIN)
+    }
+}
+
+/// Empty a log that has grown too long. QEMU writes on where it was, so that what was before is a hole,
+/// which takes no room.
+fn trim(log: &Path) {
+    let long = fs::metadata(log).is_ok_and(|it| it.blocks() * 512 > LONGEST_LOG);
+    if long && let Ok(file) = fs::File::options().write(true).open(log) {
+        let _ = file.set_len(0);
     }
 }

@@ -12,6 +12,7 @@ pub mod netdevsim;
 pub mod netns;
 pub mod packages;
 pub mod qemu;
+pub mod sdk;
 
 /// What is being done, for a progress line: called at each step of a long task.
 ///

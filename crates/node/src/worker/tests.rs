@@ -149,6 +149,7 @@ enum Happening {
     HoldBack(bool),
     Ends { vm: VmId, by_guest: bool },
     AgentAnew,
+    HostAnew,
 }
 
 /// Three VMs; each has two VFs that may be its own.
@@ -171,6 +172,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => any::<bool>().prop_map(Happening::HoldBack),
         1 => (vm, any::<bool>()).prop_map(|(vm, by_guest)| Happening::Ends { vm, by_guest }),
         1 => Just(Happening::AgentAnew),
+        1 => Just(Happening::HostAnew),
     ]
 }
 
@@ -194,9 +196,10 @@ impl Wished {
                 want.resets = resets + u64::from(*reset);
                 (want.power, want.fenced) = (*power, *fenced);
                 want.place.vfs = vfs.iter().map(|vf| place(*vf)).collect();
-                let ports = vfs.iter().zip(["rail0", "rail1"]);
-                want.ports =
-                    ports.map(|(vf, name)| port(name, u8::try_from(*vf).expect("small"))).collect();
+                // A port keeps its MAC, whichever VF it is on.
+                let number = u8::try_from(10 * id).expect("small");
+                let ports = [port("rail0", number), port("rail1", number + 1)];
+                want.ports = ports.into_iter().take(vfs.len()).collect();
                 self.desired.insert(*id, want);
             }
             Happening::Leave(id) => {
@@ -206,7 +209,7 @@ impl Wished {
             }
             Happening::HoldBack(held_back) => self.held_back = *held_back,
             Happening::Ends { vm, by_guest } => world.end(*vm, *by_guest),
-            Happening::AgentAnew => {}
+            Happening::AgentAnew | Happening::HostAnew => {}
         }
     }
 }
@@ -224,8 +227,12 @@ fn play(happenings: &[Happening], killed_at: Option<u32>) -> u32 {
         wished.take(happening, &world);
         let pids = || [1, 2, 3].map(|vm| world.running(vm).map(|it| it.pid));
         let before = matches!(happening, Happening::AgentAnew).then(pids);
-        if before.is_some() {
+        let host_anew = matches!(happening, Happening::HostAnew);
+        if before.is_some() || host_anew {
             drop(agent);
+            if host_anew {
+                world.boot_anew();
+            }
             agent = Agent::start(&world, folder.path());
         }
         agent.order(&wished.desired, wished.held_back);
@@ -273,6 +280,9 @@ fn an_agent_that_is_killed_at_any_moment_of_a_vms_life_loses_nothing() {
         Happening::HoldBack(true),
         Happening::HoldBack(false),
         desire(Power::On, &[3], false),
+        Happening::HostAnew,
+        desire(Power::On, &[2, 3], false),
+        desire(Power::On, &[3, 2], false),
         desire(Power::Off, &[3], false),
         desire(Power::On, &[3], false),
         Happening::Leave(1),
@@ -330,4 +340,36 @@ fn a_vm_that_crashes_has_failed_and_one_that_powers_off_has_stopped() {
     agent.order(&wanted, false);
     assert!(agent.settle().is_ok());
     assert_eq!((agent.reported(1), agent.reported(2)), (VmState::Running, VmState::Running));
+}
+
+#[test]
+fn a_vf_that_somebody_else_has_changed_is_set_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let world = Arc::new(World::default());
+    let mut agent = Agent::start(&world, folder.path());
+    let wanted = BTreeMap::from([(1, vm(1))]);
+    agent.order(&wanted, false);
+    assert!(agent.settle().is_ok());
+    for settings in world.state().vfs.values_mut() {
+        settings.spoofchk = false;
+        settings.addresses.clear();
+    }
+    for worker in agent.workers.values_mut() {
+        worker.looked_at_vfs = Instant::now().checked_sub(LOOK_AT_VFS).expect("long ago");
+    }
+    // It is seen at rest, and mended by what follows.
+    assert!(agent.settle().is_ok() && agent.settle().is_ok());
+    agent.check(&world, &wanted, false);
+}
+
+#[test]
+fn a_serial_log_that_grows_without_end_is_emptied() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("serial.log");
+    fs::write(&log, vec![b'x'; 1 << 20]).expect("written");
+    trim(&log);
+    assert_eq!(fs::metadata(&log).expect("there").len(), 1 << 20);
+    fs::write(&log, vec![b'x'; 17 << 20]).expect("written");
+    trim(&log);
+    assert_eq!(fs::metadata(&log).expect("there").len(), 0);
 }

@@ -12,6 +12,9 @@
 //!
 //! - The guest agent answers 5.5 s (10 to 20 s) after the start of QEMU, for 5 to 6 s of CPU time.
 //!   192 MiB are plenty: an idle guest uses 25, its files included.
+//! - A disk labelled CIDATA is obeyed before the agent answers: the host name of its `meta-data`, and of
+//!   its `network-config` (version 2, one key or list item a line) each port by its MAC, with name, MTU,
+//!   addresses and routes.
 //! - All modules are loaded at boot. `rdma link add rxe0 type rxe netdev eth0` makes an RDMA device.
 //!   Its GID 0 is the link-local address and GID 1 the first IPv4 address (`-x 1`). Its MTU follows
 //!   the interface: 1024 at 1500 bytes, 4096 from 4200 on.
