@@ -8,6 +8,7 @@ mod rig;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -16,13 +17,15 @@ use std::time::{Duration, Instant};
 use lanekeeper_control::keys::{FabricName, PfName};
 use lanekeeper_control::placement::{HostReport, Scalars, VfPlace, VmPlace};
 use lanekeeper_control::protocol::{
-    Desired, DesiredPort, DesiredVm, Heartbeat, HeartbeatAnswer, Image, PortAddress, Power, VmId,
-    VmReport, VmReports, VmState,
+    Desired, DesiredPort, DesiredVm, Heartbeat, HeartbeatAnswer, Image, ImageFormat, PortAddress,
+    Power, VmId, VmReport, VmReports, VmState,
 };
 use lanekeeper_hw::Hardware;
 use lanekeeper_model::{LinkState, MacAddr, Mbps, Mtu, PfId, VfIndex, VfSettings, VlanId, VlanTag};
 use lanekeeper_node::{Builtin, Link, LinkError, Node, NodeConfig, Parts, SoftwareNics};
 use lanekeeper_softnic::{Config, Nic};
+use lanekeeper_testbed::guest_image::boot_sector;
+use lanekeeper_testbed::packages;
 use lanekeeper_vmm::{AgentHost, Driver, Host};
 use rig::rig;
 
@@ -293,4 +296,62 @@ fn vms_are_created_reset_stopped_started_and_deleted_by_agents_that_are_killed()
     }
     drop(site);
     nic.stop();
+}
+
+#[test]
+fn a_disk_image_boots_and_the_vm_keeps_its_disk_over_a_stop() {
+    packages::ensure(&["qemu-utils"], &mut |step| println!("{step}")).expect("qemu-img");
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Folder(folder.path().to_owned());
+    let mut site = Site { folder, server, agent: None, revision: 0 };
+    let root = site.folder.path().to_owned();
+    let mut config = config(&root);
+    config.image_folder = root.join("images");
+    // This guest has no agent that answers, or powers off when it is asked.
+    (config.boot_seconds, config.shutdown_seconds) = (2, 1);
+    let mut disk = boot_sector("booted from disk\r\n");
+    disk.resize(1 << 20, 0);
+    fs::create_dir(&config.image_folder).expect("made");
+    fs::write(config.image_folder.join("disk.raw"), &disk).expect("written");
+    let parts = Parts {
+        driver: rig().qemu.clone(),
+        accel: rig().accel,
+        hardware: Arc::new(SoftwareNics::under(&config.nic_folder)),
+        builtin: None,
+        link: Arc::new(Folder(root.clone())),
+    };
+    let node = Node::open(config, parts).expect("opens");
+    let stop = node.stop();
+    let thread = std::thread::spawn(move || node.run());
+
+    let (file, format) = ("disk.raw".to_owned(), ImageFormat::Raw);
+    let image = Image::Disk { file, format, url: None, sha256: None };
+    let mut want = DesiredVm { image, ports: Vec::new(), ..vm(1) };
+    want.place.vfs.clear();
+    want.place.scalars.disk_gib = 1;
+    let state = |state: VmState, generation| {
+        move |all: &BTreeMap<VmId, VmReport>| {
+            all.get(&1).is_some_and(|it| (&it.state, it.generation) == (&state, generation))
+        }
+    };
+    let own_disk = || {
+        let disks = fs::read_dir(root.join("state/disks/1")).expect("it has a disk");
+        disks.flatten().map(|entry| (entry.path(), entry.ino())).collect::<Vec<_>>()
+    };
+    site.desire(&[want.clone()]);
+    site.hears("it runs", state(VmState::Running, 1));
+    let log = fs::read_to_string(root.join("run/vm-1/serial.log")).expect("a log");
+    assert!(log.contains("booted from disk"), "{log}");
+    let first = own_disk();
+    site.desire(&[DesiredVm { power: Power::Off, generation: 2, ..want.clone() }]);
+    site.hears("it has stopped", state(VmState::Stopped, 2));
+    site.desire(&[DesiredVm { generation: 3, ..want }]);
+    site.hears("it runs again", state(VmState::Running, 3));
+    assert_eq!((own_disk(), first.len()), (first, 1));
+    site.desire(&[]);
+    site.hears("it is gone", state(VmState::Gone, 3));
+    assert!(!root.join("state/disks/1").exists());
+    assert_eq!(fs::read(root.join("images/disk.raw")).expect("stays"), disk);
+    stop.stop();
+    thread.join().expect("no panic").expect("runs");
 }

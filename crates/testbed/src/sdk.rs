@@ -126,7 +126,8 @@ impl Sdk {
 
 fn run(command: &mut Command, what: &str) -> Result<(), SdkError> {
     let failed = |why: String| SdkError::Install { what: what.to_owned(), why };
-    let output = command.stdin(Stdio::null()).output().map_err(|error| failed(error.to_string()))?;
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| failed(error.to_string()))?;
     if output.status.success() { Ok(()) } else { Err(failed(last_lines(&output))) }
 }
 

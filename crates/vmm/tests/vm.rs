@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lanekeeper_model::{MacAddr, Mtu};
+use lanekeeper_testbed::guest_image::boot_sector;
 use lanekeeper_testbed::netns::Lab;
 use lanekeeper_vmm::{
     AgentHost, Boot, Disk, DiskFormat, Driver, Ending, Host, HostError, Machine, Seed, Tap,
@@ -274,25 +275,6 @@ fn a_seed_reaches_the_guest_as_a_disk_with_the_label() {
         .check("mkdir /tmp/m && mount -t vfat -o ro $(findfs LABEL=CIDATA) /tmp/m && cat /tmp/m/user-data /tmp/m/meta-data", SHORT)
         .expect("mounts");
     assert_eq!(text, "#cloud-config\ninstance-id: h1\n");
-}
-
-/// A boot sector that writes to the first serial line and halts (16-bit code, loaded at 0x7c00).
-fn boot_sector(text: &str) -> Vec<u8> {
-    let mut sector = vec![
-        0xbe, 0x11, 0x7c, // mov si, text
-        0xba, 0xf8, 0x03, // mov dx, 0x3f8
-        0xac, // next: lodsb
-        0x84, 0xc0, // test al, al
-        0x74, 0x03, // jz stop
-        0xee, // out dx, al
-        0xeb, 0xf8, // jmp next
-        0xf4, // stop: hlt
-        0xeb, 0xfd, // jmp stop
-    ];
-    sector.extend_from_slice(text.as_bytes());
-    sector.resize(510, 0);
-    sector.extend_from_slice(&[0x55, 0xaa]);
-    sector
 }
 
 #[test]

@@ -30,6 +30,7 @@
 //!   `arping -c 2 -w 4 -I fake0 ADDRESS`.
 
 mod archive;
+mod boot_sector;
 mod contents;
 mod elf;
 mod kept;
@@ -44,6 +45,7 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
+pub use boot_sector::boot_sector;
 pub use kernel::UnpackError;
 
 use crate::Progress;
