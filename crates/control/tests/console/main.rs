@@ -1,0 +1,7 @@
+//! The console in a real browser, against a server as it is run, with agents that are played.
+
+mod browser;
+mod fabric;
+mod names;
+mod rig;
+mod tenant;
