@@ -133,11 +133,13 @@ impl Client {
     }
 
     pub(crate) fn request(&self, method: Method) -> request::Builder {
-        let request = Request::builder().method(method);
-        match &self.authorization {
-            Some(value) => request.header(AUTHORIZATION, value),
-            None => request,
-        }
+        let named = HeaderName::from_static("lanekeeper-organization");
+        let all = [(AUTHORIZATION, &self.authorization), (named, &self.organization)];
+        all.into_iter()
+            .filter_map(|(name, value)| Some((name, value.as_ref()?)))
+            .fold(Request::builder().method(method), |request, (name, value)| {
+                request.header(name, value)
+            })
     }
 
     fn run(

@@ -25,7 +25,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::Agent;
-use ureq::http::{HeaderValue, Method};
+use ureq::http::HeaderValue;
 
 pub use call::{Answer, Call};
 pub use endpoint::{Endpoint, Identity};
@@ -33,6 +33,7 @@ pub use error::{Error, Problem};
 pub use event_stream::Event;
 pub use events::Events;
 pub use request::{CertificateRequest, certificate_request};
+pub use ureq::http::Method;
 
 /// How long a call may take, from the name's look-up to the answer's last byte.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -44,6 +45,7 @@ pub struct Client {
     /// Its address, without a `/` at the end.
     base: String,
     authorization: Option<HeaderValue>,
+    organization: Option<HeaderValue>,
 }
 
 /// Neither the API key nor the private key is in it.
@@ -65,7 +67,23 @@ impl Client {
             agent: endpoint.agent()?,
             base: endpoint.url.trim_end_matches('/').to_owned(),
             authorization: authorization.map_err(|why| endpoint.refused(&why))?,
+            organization: None,
         })
+    }
+
+    /// The same, at work in an organization: any, with an operator's API key. Without this it is the
+    /// key's own.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`] if no organization can be called that.
+    pub fn within(self, organization: &str) -> Result<Self, Error> {
+        match HeaderValue::from_str(organization) {
+            Ok(name) => Ok(Self { organization: Some(name), ..self }),
+            Err(_) => Err(Error::Endpoint {
+                why: format!("'{}' is no organization's name", organization.escape_debug()),
+                url: self.base,
+            }),
+        }
     }
 
     /// Reads what is at `path`, which begins with `/`.
