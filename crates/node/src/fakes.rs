@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub(crate) fuse: Option<u32>,
     /// The journal, to see that what is touched is in it.
     pub(crate) journal: Option<PathBuf>,
+    /// How long one look whether a guest answers takes.
+    pub(crate) look_takes: Duration,
     /// A VM of this name is never done with starting.
     pub(crate) hangs: Option<String>,
     next_pid: u32,
@@ -230,6 +232,8 @@ impl FakeVm {
 
 impl Machine for FakeVm {
     fn wait_ready(&self, _: Duration) -> Result<Duration, VmError> {
+        let takes = self.world.state().look_takes;
+        std::thread::sleep(takes);
         match self.exit() {
             None => Ok(Duration::ZERO),
             Some(exit) => Err(VmError::Exited {

@@ -95,6 +95,8 @@ struct Vms<V> {
     fenced: bool,
     /// How often the lease ran out: an answer to what was asked before that is not heeded.
     fences: u64,
+    /// Shared by what ends VMs for that: none is started again before it is done.
+    at_work: Arc<()>,
 }
 
 impl<D> Node<D>
@@ -110,7 +112,12 @@ where
         let Parts { driver, accel, hardware, builtin, link } = parts;
         let (journal, records) = Journal::open(&config.state_folder.join("vms"))?;
         let lease = Lease::load(&config.state_folder)?;
-        let vms = Vms { workers: BTreeMap::new(), fenced: !lease.holds(now()), fences: 0 };
+        let vms = Vms {
+            workers: BTreeMap::new(),
+            fenced: !lease.holds(now()),
+            fences: 0,
+            at_work: Arc::default(),
+        };
         let means = Means {
             driver,
             accel,
@@ -234,22 +241,33 @@ where
             seat.hold_back();
             let Some(want) = seat.orders().want.filter(|want| want.fenced) else { continue };
             tracing::error!(vm = want.vm, "the lease has run out; the VM is ended");
-            let (seat, means) = (Arc::clone(seat), Arc::clone(&self.means));
+            let lanes: Vec<_> = lanes_of(&want).collect();
+            let (vm, means) = (want.vm, Arc::clone(&self.means));
+            let works = Arc::clone(&vms.at_work);
             let cut = move || {
-                for lane in lanes_of(&want) {
+                let _works = works;
+                for lane in lanes {
                     if let Err(error) = means.lanes.cut(&lane) {
-                        tracing::error!(vm = want.vm, %error, "the link was not taken down");
+                        tracing::error!(vm, %error, "a link was not taken down");
                     }
                 }
+            };
+            let (seat, means) = (Arc::clone(seat), Arc::clone(&self.means));
+            let works = Arc::clone(&vms.at_work);
+            let end = move || {
+                let _works = works;
                 let killed = seat.vm().map_or(Ok(()), |vm| vm.kill().map(drop));
                 // One that is being started is not seated yet.
                 let ended = killed.and_then(|()| means.driver.end(&means.run_folder(&want)));
                 if let Err(error) = ended {
-                    tracing::error!(vm = want.vm, %error, "the VM was not ended");
+                    tracing::error!(vm, %error, "the VM was not ended");
                 }
             };
-            if let Err(error) = spawn("fence", cut) {
-                tracing::error!(%error, "the worker must end the VM");
+            // Neither waits for the other: a NIC may hang, or a process in the kernel.
+            for begun in [spawn("cut", cut), spawn("end", end)] {
+                if let Err(error) = begun {
+                    tracing::error!(vm, %error, "it is left to the VM's worker");
+                }
             }
         }
     }
@@ -257,11 +275,11 @@ where
     fn heed(&self) {
         let mut after = 0;
         while !self.stop.wait(Duration::ZERO) {
-            let (fenced, fences) = {
+            let (fenced, fences, done) = {
                 let vms = self.vms();
-                (vms.fenced, vms.fences)
+                (vms.fenced, vms.fences, Arc::strong_count(&vms.at_work) == 1)
             };
-            let lifted = fenced && self.lease().holds(now());
+            let lifted = fenced && done && self.lease().holds(now());
             let (from, hold) = if fenced { (0, Duration::ZERO) } else { (after, HOLD) };
             let pause = match self.link.desired(from, hold) {
                 Ok(desired) => {

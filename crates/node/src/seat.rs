@@ -13,6 +13,8 @@ pub(crate) struct Orders {
     pub(crate) want: Option<DesiredVm>,
     /// A VM that may have been started elsewhere must not run here.
     pub(crate) held_back: bool,
+    /// How often it was held back: then it was ended, and its VFs' links taken down, from outside.
+    pub(crate) fences: u64,
     /// The agent ends; the VM runs on.
     pub(crate) stop: bool,
     /// One more with each change.
@@ -29,7 +31,7 @@ pub(crate) struct Seat<V> {
 
 impl<V> Seat<V> {
     pub(crate) fn new(want: Option<DesiredVm>, held_back: bool) -> Self {
-        let orders = Mutex::new(Orders { want, held_back, stop: false, number: 0 });
+        let orders = Mutex::new(Orders { want, held_back, fences: 0, stop: false, number: 0 });
         Self { orders, changed: Condvar::new(), vm: Mutex::new(None) }
     }
 
@@ -58,7 +60,10 @@ impl<V> Seat<V> {
     }
 
     pub(crate) fn hold_back(&self) {
-        self.change(|orders| orders.held_back = true);
+        self.change(|orders| {
+            orders.held_back = true;
+            orders.fences += 1;
+        });
     }
 
     pub(crate) fn stop(&self) {

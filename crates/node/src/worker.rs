@@ -104,6 +104,9 @@ pub(crate) struct Worker<D: Driver> {
     /// `None` until it is known whether one runs.
     guest: Option<Guest>,
     vfs: Vfs,
+    /// [`Orders::fences`] as its VFs were set, and as it was started.
+    fences_at_set: u64,
+    fences_at_start: u64,
     looked_at_vfs: Instant,
     boot_until: Instant,
     booting: Option<Booting>,
@@ -126,6 +129,8 @@ impl<D: Driver> Worker<D> {
             record,
             guest: None,
             vfs: Vfs::Unknown,
+            fences_at_set: 0,
+            fences_at_start: 0,
             looked_at_vfs: now,
             boot_until: now,
             booting: None,
@@ -154,6 +159,9 @@ impl<D: Driver> Worker<D> {
         self.take(orders)?;
         let held_back = orders.held_back && self.record.want.fenced;
         let guest = self.look(held_back)?;
+        if orders.fences != self.fences_at_set {
+            self.vfs = Vfs::Unknown;
+        }
         let image = self.means.images.is_ready(&self.record.want, &self.disk_folder());
         let there = There { guest, vfs: self.vfs, image, held_back };
         let step = next(&self.record, there);
@@ -198,12 +206,16 @@ impl<D: Driver> Worker<D> {
         let Some(guest) = self.guest else { return self.find(held_back) };
         let exit = self.seat.vm().and_then(|vm| vm.exit());
         let Some(exit) = exit else { return Ok(guest) };
-        // Whoever was ended by the node itself has not ended by itself.
-        if !self.seat.orders().held_back || !self.record.want.fenced {
+        if !self.was_fenced() {
             self.ended(&exit)?;
         }
         self.clear();
         Ok(Guest::Off)
+    }
+
+    /// Whether it was ended from outside since it was started, though that may be over by now.
+    fn was_fenced(&self) -> bool {
+        self.record.want.fenced && self.seat.orders().fences != self.fences_at_start
     }
 
     fn find(&mut self, held_back: bool) -> Result<Guest, NodeError> {
@@ -276,7 +288,7 @@ impl<D: Driver> Worker<D> {
             Step::Claim => self.claim()?,
             Step::Set(link) => self.set(*link)?,
             Step::Cut => {
-                self.vfs = Vfs::Unknown;
+                (self.vfs, self.fences_at_set) = (Vfs::Unknown, orders.fences);
                 for lane in &self.record.lanes {
                     self.means.lanes.cut(lane)?;
                 }
@@ -336,7 +348,7 @@ impl<D: Driver> Worker<D> {
     }
 
     fn set(&mut self, link: LinkState) -> Result<(), NodeError> {
-        self.vfs = Vfs::Unknown;
+        (self.vfs, self.fences_at_set) = (Vfs::Unknown, self.seat.orders().fences);
         let want = &self.record.want;
         for (lane, port) in lanes_of(want).zip(&want.ports) {
             self.means.lanes.clear_for(&lane, port.mac)?;
@@ -361,10 +373,10 @@ impl<D: Driver> Worker<D> {
             (record.files, record.booted) = (true, Some(record.want.clone()));
             (record.resets, record.powered_off) = (record.want.resets, None);
         })?;
+        self.fences_at_start = self.seat.orders().fences;
         let vm = self.means.driver.start(spec).map_err(|error| {
             // The one that was ended as it started has not failed.
-            let held_back = self.seat.orders().held_back && self.record.want.fenced;
-            if held_back { NodeError::Overtaken } else { error.into() }
+            if self.was_fenced() { NodeError::Overtaken } else { error.into() }
         })?;
         vm.leave()?;
         self.seat.seat(Some(Arc::new(vm)));

@@ -143,6 +143,22 @@ fn a_host_without_its_lease_ends_what_may_run_elsewhere_and_nothing_else() {
 }
 
 #[test]
+fn a_vm_that_was_fenced_for_a_moment_while_its_worker_waited_has_not_failed() {
+    let rig = Rig::new();
+    rig.world.state().look_takes = Duration::from_secs(3);
+    let node = rig.start();
+    rig.desire(&[fenced(1)]);
+    soon("it was started", || rig.world.running(1).is_some());
+    rig.server.change(|said| said.away = true);
+    soon("it is ended", || rig.world.running(1).is_none());
+    rig.server.change(|said| said.away = false);
+    rig.world.state().look_takes = Duration::ZERO;
+    rig.hears(1, &VmState::Running);
+    assert_eq!(rig.world.state().vfs[&lane(1).vf].link_state, LinkState::Auto);
+    node.end();
+}
+
+#[test]
 fn a_host_that_lost_its_lease_leaves_a_vm_alone_that_is_elsewhere_by_then() {
     let rig = Rig::new();
     let node = rig.start();
