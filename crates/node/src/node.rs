@@ -245,23 +245,23 @@ where
             let (vm, means) = (want.vm, Arc::clone(&self.means));
             let works = Arc::clone(&vms.at_work);
             let cut = move || {
-                let _works = works;
                 for lane in lanes {
                     if let Err(error) = means.lanes.cut(&lane) {
                         tracing::error!(vm, %error, "a link was not taken down");
                     }
                 }
+                drop(works);
             };
             let (seat, means) = (Arc::clone(seat), Arc::clone(&self.means));
             let works = Arc::clone(&vms.at_work);
             let end = move || {
-                let _works = works;
                 let killed = seat.vm().map_or(Ok(()), |vm| vm.kill().map(drop));
                 // One that is being started is not seated yet.
                 let ended = killed.and_then(|()| means.driver.end(&means.run_folder(&want)));
                 if let Err(error) = ended {
                     tracing::error!(vm, %error, "the VM was not ended");
                 }
+                drop(works);
             };
             // Neither waits for the other: a NIC may hang, or a process in the kernel.
             for begun in [spawn("cut", cut), spawn("end", end)] {
