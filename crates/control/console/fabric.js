@@ -99,8 +99,9 @@ function measure(host, detail) {
 /** A few hosts with their PFs and VFs. `details` are their NICs and VFs, as far as they are known. */
 export function near(hosts, details, { width, chosen, choose }) {
   const measured = new Map(hosts.map((host) => [host.name, measure(host, details.get(host.name))]));
-  const card = Math.max(170, ...[...measured.values()].map((one) => one.width));
-  const columns = Math.max(1, Math.floor((width - PAD) / (card + PAD)));
+  const least = Math.max(170, ...[...measured.values()].map((one) => one.width));
+  const columns = Math.max(1, Math.floor((width - PAD) / (least + PAD)));
+  const card = Math.max(least, Math.floor((width - PAD) / columns) - PAD);
   const parts = [];
   let y = 0;
   for (const [pod, members] of pods(hosts)) {
@@ -112,7 +113,7 @@ export function near(hosts, details, { width, chosen, choose }) {
     parts.push(
       s("rect", { class: "pod", x: 0.5, y: y + 0.5, width: width - 1, height: bottom - y, rx: 6 }),
       s("text", { x: PAD, y: y + 19, class: "name" }, pod),
-      cables(leaves, placed.cards, { top, width, chosen }),
+      cables(leaves, placed.cards, { top, width, card, chosen }),
       placed.cards.map((one) => drawHost(one, card, one.host.name === chosen, choose)),
     );
     y = bottom + 10;
@@ -143,14 +144,14 @@ function leavesOf(hosts, details) {
   return [...leaves].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }));
 }
 
-function cables(leaves, cards, { top, width, chosen }) {
+function cables(leaves, cards, { top, width, card, chosen }) {
   const step = (width - 2 * PAD) / Math.max(leaves.length, 1);
   const wide = Math.min(step - 8, 130);
   const lines = [];
   const boxes = [];
   leaves.forEach(([leaf, hosts], i) => {
     const middle = PAD + step * (i + 0.5);
-    const d = (of) => of.map((one) => `M${middle} ${top + 20}L${one.x + 30 + ((i + 0.5) * (170 - 60)) / leaves.length} ${one.y}`).join("");
+    const d = (of) => of.map((one) => `M${middle} ${top + 20}L${one.x + (card * (i + 0.5)) / leaves.length} ${one.y}`).join("");
     const cabled = cards.filter((one) => hosts.has(one.host.name));
     lines.push(s("path", { class: "cable", d: d(cabled) }));
     const lit = cabled.filter((one) => one.host.name === chosen);

@@ -3,7 +3,7 @@
 // the host is another.
 
 /** How often all hosts of a small region are asked for, and of a large one, in milliseconds. */
-const OFTEN = 3_000;
+const OFTEN = 2_000;
 const SELDOM = 15_000;
 const SMALL = 100;
 /** Calls at a time. */

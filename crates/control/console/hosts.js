@@ -57,7 +57,6 @@ export function hostsPage(context) {
       { title: "GPUs", class: "number", cell: (host) => (host.gpus ? `${host.gpus_used} / ${host.gpus} ${host.gpu_model ?? ""}` : "") },
       { title: "CPUs", class: "number", cell: (host) => `${host.used.vcpus} / ${host.total.vcpus}` },
       { title: "Memory", class: "number", cell: (host) => `${mebibytes(host.used.ram_mib)} / ${mebibytes(host.total.ram_mib)}` },
-      { title: "VMs", class: "number", cell: (host) => host.vms.length },
       {
         title: "Actions",
         class: "right",

@@ -26,7 +26,6 @@ function counts(hosts) {
     count("lost", of("lost"), of("lost") ? "bad" : ""),
     count("VFs claimed", `${sum(hosts, (host) => host.vfs_used)} / ${sum(hosts, (host) => host.vfs)}`),
     count("GPUs claimed", `${sum(hosts, (host) => host.gpus_used)} / ${sum(hosts, (host) => host.gpus)}`),
-    count("VMs", sum(hosts, (host) => host.vms.length)),
   ];
 }
 
@@ -147,7 +146,6 @@ function about({ data }, feed, host, detail) {
       ["CPUs", `${host.used.vcpus} of ${host.total.vcpus}`],
       ["Memory", `${mebibytes(host.used.ram_mib)} of ${mebibytes(host.total.ram_mib)}`],
       ["GPUs", host.gpus ? `${host.gpus_used} of ${host.gpus} ${host.gpu_model ?? ""}` : null],
-      ["VMs", String(host.vms.length)],
     ]),
     ...rows,
   ];

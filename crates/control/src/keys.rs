@@ -356,6 +356,11 @@ pub fn once(organization: &OrgName, idempotency_key: &str) -> Key {
     Key(format!("{ROOT}/once/{organization}/{}", hashed(idempotency_key)))
 }
 
+/// What requests with idempotency keys were answered.
+pub fn answers() -> Prefix {
+    Prefix(format!("{ROOT}/once/"))
+}
+
 /// Whose API key it is that has this id in its text.
 ///
 /// # Errors

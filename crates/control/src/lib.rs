@@ -13,10 +13,13 @@
 pub mod api;
 pub mod claims;
 pub mod cloud;
+pub mod console;
 pub mod keys;
+pub mod lifecycle;
 pub mod metrics;
 pub mod placement;
 pub mod protocol;
 pub mod resource;
+pub mod server;
 pub mod store;
 pub mod tls;

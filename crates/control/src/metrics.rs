@@ -69,7 +69,13 @@ impl Metrics {
     }
 }
 
-fn head(text: &mut String, last: &mut String, series: &str, about: &str, kind: &str) -> std::fmt::Result {
+fn head(
+    text: &mut String,
+    last: &mut String,
+    series: &str,
+    about: &str,
+    kind: &str,
+) -> std::fmt::Result {
     let name = series.split('{').next().unwrap_or_default();
     if last != name {
         name.clone_into(last);
@@ -83,7 +89,10 @@ impl Counted {
         let name = "lanekeeper_api_requests_total";
         writeln!(text, "# HELP {name} Calls answered.\n# TYPE {name} counter")?;
         for ((method, route, status), count) in &self.answers {
-            writeln!(text, "{name}{{method=\"{method}\",route=\"{route}\",status=\"{status}\"}} {count}")?;
+            writeln!(
+                text,
+                "{name}{{method=\"{method}\",route=\"{route}\",status=\"{status}\"}} {count}"
+            )?;
         }
         let name = "lanekeeper_api_request_seconds";
         writeln!(text, "# HELP {name} Time until an answer was ready.\n# TYPE {name} histogram")?;

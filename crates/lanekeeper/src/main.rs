@@ -9,9 +9,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod agent;
+mod cloud;
 mod demo;
 mod host;
 mod output;
+mod server;
 mod softnic;
 mod values;
 
@@ -32,8 +34,12 @@ enum Command {
     Softnic(softnic::Args),
     /// Own the VFs of this host's SR-IOV NICs: show, plan, apply, check, claim, release, recover.
     Host(host::Args),
-    /// Keep the VFs of this host as the host file says, as a daemon.
+    /// The control plane: inventory, tenants, networks, VMs on demand, behind one API.
+    Server(server::Args),
+    /// Keep the VFs of this host as the host file says, as a daemon; or be a host of a server.
     Agent(Box<agent::Args>),
+    #[command(flatten)]
+    Cloud(cloud::Command),
     /// Two emulated hosts, VMs on VFs, RoCE v2 between them: the whole on one machine.
     Demo(demo::Args),
     /// Print a completion script for your shell.
@@ -88,7 +94,9 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Softnic(args) => softnic::run(args).map(|()| ExitCode::SUCCESS),
         Command::Host(args) => host::run(args),
-        Command::Agent(args) => agent::run(&args),
+        Command::Server(args) => server::run(args),
+        Command::Agent(args) => agent::run(*args),
+        Command::Cloud(command) => cloud::run(command),
         Command::Demo(args) => demo::run(args),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::tree::PciTree;
 
 /// How far two functions are apart; the nearer is the less.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Distance {
     /// Behind one bridge, or one switch: PIX.

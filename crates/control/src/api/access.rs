@@ -96,12 +96,7 @@ impl Who for Caller {
         Permission::Role(role)
     }
 
-    async fn admit(
-        state: &State,
-        parts: &Parts,
-        from: &From,
-        role: Role,
-    ) -> Result<Self, Problem> {
+    async fn admit(state: &State, parts: &Parts, from: &From, role: Role) -> Result<Self, Problem> {
         let unknown = |detail: &str| {
             // Guessing is slowed down, however many keys are tried.
             match state.strangers.admit(from.address, Instant::now()) {
@@ -135,12 +130,7 @@ impl Who for Caller {
 }
 
 /// The organization that the header names: any, for an operator; its own, for others.
-async fn named(
-    state: &State,
-    name: &[u8],
-    role: Role,
-    own: &OrgName,
-) -> Result<OrgName, Problem> {
+async fn named(state: &State, name: &[u8], role: Role, own: &OrgName) -> Result<OrgName, Problem> {
     let text = String::from_utf8_lossy(name);
     let none = || Problem::not_found(format!("there is no organization '{text}'"));
     let name = OrgName::new(&text).map_err(|_| none())?;

@@ -11,9 +11,7 @@ use super::problem::Problem;
 use super::route::{Call, Json, NoBody, NoPath, NoQuery, Nothing, Reply, Route, Routes};
 use crate::cloud::CloudError;
 use crate::placement::HostReport;
-use crate::protocol::{
-    Desired, Enrol, Enrolled, Heartbeat, HeartbeatAnswer, VmReports,
-};
+use crate::protocol::{Desired, Enrol, Enrolled, Heartbeat, HeartbeatAnswer, VmReports};
 
 /// Longest wait for a change.
 const LONGEST_WAIT: u64 = 55;

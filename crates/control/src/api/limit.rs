@@ -48,8 +48,7 @@ impl<K: Eq + Hash + Clone> Limiter<K> {
                 return Err(Duration::from_secs(1));
             }
         }
-        let bucket =
-            buckets.entry(caller).or_insert(Bucket { level: self.rate.burst, at: now });
+        let bucket = buckets.entry(caller).or_insert(Bucket { level: self.rate.burst, at: now });
         let passed = now.duration_since(bucket.at).as_secs_f64();
         bucket.level = (bucket.level + passed * self.rate.per_second).min(self.rate.burst);
         bucket.at = now;

@@ -29,7 +29,7 @@ pub use access::{ORGANIZATION, Permission};
 pub use limit::Rate;
 pub use problem::Problem;
 pub use route::Entry;
-pub use state::State;
+pub use state::{Rates, State};
 
 /// The API: what serves it, and what it is.
 pub struct Api {
@@ -53,7 +53,10 @@ impl Api {
         let document = Arc::new(openapi::document(&mut table));
         let served = Arc::clone(&document);
         let router = router
-            .route("/v1/openapi.json", axum::routing::get(async move || axum::Json((*served).clone())))
+            .route(
+                "/v1/openapi.json",
+                axum::routing::get(async move || axum::Json((*served).clone())),
+            )
             .fallback(no_route)
             .method_not_allowed_fallback(no_method);
         Self { router, routes: table.entries, document }

@@ -497,7 +497,9 @@ fn read_tag(headers: &HeaderMap) -> Result<Option<Revision>, Problem> {
     }
     let number = shown.trim().strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
     let number = number.and_then(|number| number.parse().ok()).ok_or_else(|| {
-        Problem::bad_request(format!("If-Match {shown} is no entity tag; send the ETag of an answer"))
+        Problem::bad_request(format!(
+            "If-Match {shown} is no entity tag; send the ETag of an answer"
+        ))
     })?;
     Ok(Some(Revision::from_number(number)))
 }
@@ -542,7 +544,10 @@ async fn answered(state: &State, once: &Once) -> Result<Option<Response>, Proble
             StatusCode::UNPROCESSABLE_ENTITY,
             "idempotency-key",
             "The idempotency key is another request's",
-            format!("another request came with the Idempotency-Key '{}'; choose a new one", once.key),
+            format!(
+                "another request came with the Idempotency-Key '{}'; choose a new one",
+                once.key
+            ),
         ));
     }
     let status = StatusCode::from_u16(was.status).unwrap_or(StatusCode::OK);

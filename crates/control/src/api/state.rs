@@ -3,13 +3,34 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use axum::http::Extensions;
 use axum::extract::ConnectInfo;
+use axum::http::Extensions;
 
 use super::limit::{Limiter, Rate};
 use crate::cloud::Cloud;
 use crate::metrics::Metrics;
 use crate::tls::{AgentIdentity, Authority, Peer};
+
+/// How often who may call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rates {
+    /// The bearer of one API key.
+    pub callers: Rate,
+    /// An address, without a key that is known.
+    pub strangers: Rate,
+    /// An address, what everybody may.
+    pub public: Rate,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self {
+            callers: Rate { per_second: 100.0, burst: 1000.0 },
+            strangers: Rate { per_second: 10.0, burst: 50.0 },
+            public: Rate { per_second: 100.0, burst: 400.0 },
+        }
+    }
+}
 
 /// What calls are served from.
 pub struct State {
@@ -33,15 +54,15 @@ impl State {
         cloud: Arc<Cloud>,
         authority: Arc<Authority>,
         metrics: Arc<Metrics>,
-        callers: Rate,
+        rates: Rates,
     ) -> Self {
         Self {
             cloud,
             authority,
             metrics,
-            callers: Limiter::new(callers),
-            strangers: Limiter::new(Rate { per_second: 10.0, burst: 50.0 }),
-            public: Limiter::new(Rate { per_second: 100.0, burst: 400.0 }),
+            callers: Limiter::new(rates.callers),
+            strangers: Limiter::new(rates.strangers),
+            public: Limiter::new(rates.public),
         }
     }
 }

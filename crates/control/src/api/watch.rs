@@ -63,9 +63,15 @@ async fn watch(call: Call<Caller, NoPath, What>) -> Result<Changes, Problem> {
     let after = match call.last_event.or(call.query.after) {
         Some(after) => Revision::from_number(after.max(1)),
         // Any key tells the newest revision.
-        None => store.range(crate::store::Range { limit: 1, ..crate::store::Range::of(keys::quota(&organization)) })
-            .await?
-            .revision,
+        None => {
+            store
+                .range(crate::store::Range {
+                    limit: 1,
+                    ..crate::store::Range::of(keys::quota(&organization))
+                })
+                .await?
+                .revision
+        }
     };
     let watch = store.watch(Scope::Under(keys::everything()), after).await?;
     let kinds = call.query.kinds.map(|kinds| kinds.split(',').map(str::to_owned).collect());
@@ -120,7 +126,8 @@ impl Watched {
                 // Whoever may list regions, flavors and images may watch them.
                 None => self.everything || kind != "organizations",
             };
-            let wanted = self.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|one| one == kind));
+            let wanted =
+                self.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|one| one == kind));
             // An API key's record may be watched by who may list keys.
             let secret = matches!(kind, "api-keys" | "audit") && !self.everything;
             if !visible || !wanted || secret {

@@ -2,11 +2,11 @@
 
 use super::{Cloud, CloudError, Draft, Once, Stored};
 use crate::keys::OrgName;
+use crate::protocol::Image;
 use crate::resource::{
     Environment, FlavorResource, FlavorSpec, Global, ImageResource, ImageSpec, Keypair,
     KeypairSpec, PolicyResource, PolicySpec, Region, RegionSpec, Tenant, Time,
 };
-use crate::protocol::Image;
 
 use super::networks::check_name;
 
@@ -102,15 +102,19 @@ impl Cloud {
             return Err(CloudError::invalid("vcpus", spec.vcpus.to_string(), "use 1 to 4096"));
         }
         if !(64..=1 << 30).contains(&spec.ram_mib) {
-            return Err(CloudError::invalid("ram_mib", spec.ram_mib.to_string(), "use at least 64"));
+            return Err(CloudError::invalid(
+                "ram_mib",
+                spec.ram_mib.to_string(),
+                "use at least 64",
+            ));
         }
         for (field, count) in [
             ("gpus.count", spec.gpus.as_ref().map(|gpus| gpus.count)),
             ("vfs.count", spec.vfs.as_ref().map(|vfs| vfs.count)),
         ] {
-            if count.is_some_and(|count| !(1..=64).contains(&count)) {
+            if count.is_some_and(|count| !(1..=32).contains(&count)) {
                 let value = count.unwrap_or_default().to_string();
-                return Err(CloudError::invalid(field, value, "use 1 to 64, or leave it out"));
+                return Err(CloudError::invalid(field, value, "use 1 to 32, or leave it out"));
             }
         }
         let id = self.new_id().await?;
@@ -281,7 +285,8 @@ fn check_public_key(text: &str) -> Result<String, CloudError> {
     let is_key = words.next().is_some_and(|key| {
         key.len() >= 16 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/=".contains(&b))
     });
-    if line.contains(['\n', '\r']) || !is_key || !known.iter().any(|known| kind.starts_with(known)) {
+    if line.contains(['\n', '\r']) || !is_key || !known.iter().any(|known| kind.starts_with(known))
+    {
         let shown: String = line.chars().take(40).collect();
         let why = "use one line as in authorized_keys, as 'ssh-ed25519 AAAA... me@there'";
         return Err(CloudError::invalid("public_key", shown, why));

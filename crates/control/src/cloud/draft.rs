@@ -105,9 +105,7 @@ impl Draft {
     /// Delete what was read, if nobody has changed it meanwhile.
     pub fn delete<T: Resource>(&mut self, was: &Stored<T>) {
         let (key, revision) = (was.key.clone(), was.revision);
-        self.raw(|transaction| {
-            transaction.expect(key.clone(), Expect::At(revision)).delete(key)
-        });
+        self.raw(|transaction| transaction.expect(key.clone(), Expect::At(revision)).delete(key));
     }
 
     /// Depend on something as it was read, without changing it.

@@ -118,10 +118,12 @@ impl Cloud {
     }
 
     /// That a VM of a group that is being deleted is to be deleted too.
-    pub(crate) fn draft_end_of_member(draft: &mut Draft, was: &Stored<Vm>) -> Result<(), CloudError> {
+    pub(crate) fn draft_end_of_member(
+        draft: &mut Draft,
+        was: &Stored<Vm>,
+    ) -> Result<(), CloudError> {
         let mut now = was.value.clone();
-        (now.want, now.status, now.changed_at) =
-            (Want::Deleted, VmStatus::Deleting, Time::now());
+        (now.want, now.status, now.changed_at) = (Want::Deleted, VmStatus::Deleting, Time::now());
         now.generation += 1;
         draft.change(was, &now)
     }

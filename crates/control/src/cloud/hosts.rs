@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lanekeeper_model::VfIndex;
-use serde::de::DeserializeOwned;
 
 use super::{Cloud, CloudError, Draft, Stored};
 use crate::keys::{self, HostName, Key, PfName, RegionName};
 use crate::placement::{Closed, HostClaims, Inventory, Scalars, VmPlace};
-use crate::resource::{HostView, NicView, Region, VfUse, VfView, Vm};
-use crate::store::{Entry, Range, Scope};
+use crate::resource::{HostView, NicView, Region, VfUse, VfView};
+use crate::store::{Range, Scope};
 
 /// A host as it is stored: what it has, and what is claimed of it.
 struct Host {
@@ -26,11 +25,6 @@ pub struct HostPage {
     pub hosts: Vec<HostView>,
     /// Whether there are more.
     pub more: bool,
-}
-
-fn last<T: DeserializeOwned>(entry: Entry) -> Result<(String, T), CloudError> {
-    let name = entry.key.last().to_owned();
-    Ok((name, Stored::read(entry)?.value))
 }
 
 impl Cloud {
@@ -132,7 +126,11 @@ impl Cloud {
     ///
     /// # Errors
     /// [`CloudError::State`] while its agent is heard of.
-    pub async fn forget_host(&self, region: &RegionName, name: &HostName) -> Result<(), CloudError> {
+    pub async fn forget_host(
+        &self,
+        region: &RegionName,
+        name: &HostName,
+    ) -> Result<(), CloudError> {
         let host = self.host(region, name).await?;
         if host.alive {
             return Err(CloudError::State {
@@ -159,30 +157,13 @@ impl Cloud {
         Ok(self.store.get(&keys::host(region, name)).await?.is_some())
     }
 
-    /// VMs of a region, of every organization.
-    pub(crate) async fn vms_in(&self, region: &RegionName) -> Result<Vec<Stored<Vm>>, CloudError> {
-        let mut vms = self.everything::<Vm>(keys::tenants("vms")).await?;
-        vms.retain(|vm| vm.value.region == *region);
-        Ok(vms)
-    }
-
     /// The hosts of a region whose agents are heard of.
-    pub(crate) async fn alive(&self, region: &RegionName) -> Result<BTreeSet<HostName>, CloudError> {
-        let (_, entries) = self.store.all(keys::alive(region)).await?;
-        entries.into_iter().map(|entry| Ok(HostName::new(entry.key.last())?)).collect()
-    }
-
-    /// What is claimed of the hosts of a region.
-    pub(crate) async fn claims_in(
+    pub(crate) async fn alive(
         &self,
         region: &RegionName,
-    ) -> Result<BTreeMap<HostName, HostClaims>, CloudError> {
-        let (_, entries) = self.store.all(keys::claims(region)).await?;
-        let read = |entry| {
-            let (name, claims) = last::<HostClaims>(entry)?;
-            Ok((HostName::new(&name)?, claims))
-        };
-        entries.into_iter().map(read).collect()
+    ) -> Result<BTreeSet<HostName>, CloudError> {
+        let (_, entries) = self.store.all(keys::alive(region)).await?;
+        entries.into_iter().map(|entry| Ok(HostName::new(entry.key.last())?)).collect()
     }
 }
 

@@ -6,6 +6,7 @@
 //! it), made of a [`Draft`], so that a crash leaves all or nothing; who was overtaken reads anew.
 
 mod agents;
+mod catalog;
 mod draft;
 mod error;
 mod firewalls;
@@ -15,7 +16,6 @@ mod networks;
 mod read;
 mod several;
 mod tenancy;
-mod catalog;
 mod vms;
 
 use std::collections::HashMap;
@@ -97,9 +97,8 @@ impl Cloud {
             };
             let expected = entry.map_or(Expect::Absent, |entry| Expect::At(entry.modified));
             let end = first + count;
-            let taken = Transaction::new()
-                .expect(key.clone(), expected)
-                .put(key.clone(), end.to_string());
+            let taken =
+                Transaction::new().expect(key.clone(), expected).put(key.clone(), end.to_string());
             match self.store.commit(taken).await {
                 Ok(Outcome::Committed(_)) => return Ok(first..end),
                 // Reserved by another, or perhaps by us without our knowing: take the next ones.

@@ -31,9 +31,6 @@ const PROBES: u32 = 4;
 /// Partitions of InfiniBand: 15 bits, without 0 and the default one (InfiniBand Architecture, 10.9.1).
 const PARTITIONS: u32 = 0x7ffe;
 
-/// Most ports of a subnet that a look at it is quick for.
-pub const MOST_PORTS: u32 = 1 << 16;
-
 /// How often free numbers were chosen and another was quicker.
 #[derive(Default)]
 pub(super) struct Attempts(u32);
@@ -102,15 +99,13 @@ impl Cloud {
         once: Option<&Once>,
     ) -> Result<Network, CloudError> {
         let environment = self.environment(organization, spec.environment).await?;
-        let region =
-            self.named_global::<Region>(environment.value.region.as_str()).await?;
+        let region = self.named_global::<Region>(environment.value.region.as_str()).await?;
         let mut attempts = Attempts::default();
         loop {
             let mut draft = Draft::new();
             draft.depend(&environment);
-            let made = self
-                .draft_network(&mut draft, organization, &region.value, spec.clone())
-                .await?;
+            let made =
+                self.draft_network(&mut draft, organization, &region.value, spec.clone()).await?;
             draft.answer_once(once, 201, &made)?;
             if attempts.settles(self.commit(draft).await)? {
                 return Ok(made);
@@ -158,7 +153,8 @@ impl Cloud {
             instead,
         };
         if profile == Profile::Infiniband {
-            let free = self.free_number("partitions", scope, PARTITIONS, id, &BTreeSet::new()).await?;
+            let free =
+                self.free_number("partitions", scope, PARTITIONS, id, &BTreeSet::new()).await?;
             let free = free.ok_or_else(|| none("partition", "delete a network"))?;
             draft.take_number("partitions", scope, free, id)?;
             partition = Some(free as u16 + 1);
@@ -268,7 +264,8 @@ impl Cloud {
         if let Some(cidr) = spec.cidr {
             let overlaps = |other: &&Stored<Subnet>| overlap(other.value.cidr, cidr);
             if let Some(other) = others.iter().find(overlaps) {
-                let why = format!("it overlaps with subnet {} ({})", other.value.id, other.value.cidr);
+                let why =
+                    format!("it overlaps with subnet {} ({})", other.value.id, other.value.cidr);
                 return Err(CloudError::invalid("cidr", cidr.to_string(), why));
             }
         }
@@ -448,14 +445,13 @@ impl Cloud {
     }
 
     /// Delete a port and give its address back.
-    pub(super) fn draft_delete_port(
+    pub(crate) fn draft_delete_port(
         draft: &mut Draft,
         port: &Stored<Port>,
     ) -> Result<(), CloudError> {
         draft.delete(port);
-        let cidr = Ipv4Net::new(port.value.address, port.value.prefix).map_err(|error| {
-            StoreError::Foreign(format!("port {}: {error}", port.value.id))
-        })?;
+        let cidr = Ipv4Net::new(port.value.address, port.value.prefix)
+            .map_err(|error| StoreError::Foreign(format!("port {}: {error}", port.value.id)))?;
         if let Some(index) = index_in(cidr, port.value.address) {
             draft.drop_number("addresses", &port.value.subnet.to_string(), index)?;
         }
@@ -495,10 +491,15 @@ fn usable(cidr: Ipv4Net) -> Result<Ipv4Net, CloudError> {
     if !PREFIXES.contains(&cidr.prefix_len()) {
         return refused("use a prefix of 16 to 29 bits");
     }
-    if network.is_multicast() || network.is_loopback() || network.octets()[0] == 0
-        || network.is_link_local() || network.octets()[0] >= 240
+    if network.is_multicast()
+        || network.is_loopback()
+        || network.octets()[0] == 0
+        || network.is_link_local()
+        || network.octets()[0] >= 240
     {
-        return refused("use unicast addresses, of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16 say");
+        return refused(
+            "use unicast addresses, of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16 say",
+        );
     }
     Ok(cidr.trunc())
 }
@@ -565,9 +566,15 @@ mod tests {
 
     #[test]
     fn a_subnet_that_no_station_can_be_in_is_refused() {
-        for text in ["10.0.0.0/30", "10.0.0.0/8", "224.0.0.0/24", "127.0.0.0/24", "0.0.0.0/16",
-            "255.255.255.0/24", "169.254.0.0/24"]
-        {
+        for text in [
+            "10.0.0.0/30",
+            "10.0.0.0/8",
+            "224.0.0.0/24",
+            "127.0.0.0/24",
+            "0.0.0.0/16",
+            "255.255.255.0/24",
+            "169.254.0.0/24",
+        ] {
             assert!(usable(net(text)).is_err(), "{text}");
         }
         assert_eq!(usable(net("10.1.2.3/24")).ok(), Some(net("10.1.2.0/24")));

@@ -110,7 +110,10 @@ impl Cloud {
         self.page(keys::global(T::KIND), after, ask.limit).await
     }
 
-    pub(super) async fn everything<T: Resource>(&self, prefix: Prefix) -> Result<Vec<Stored<T>>, CloudError> {
+    pub(super) async fn everything<T: Resource>(
+        &self,
+        prefix: Prefix,
+    ) -> Result<Vec<Stored<T>>, CloudError> {
         let (_, entries) = self.store.all(Scope::Under(prefix)).await?;
         Ok(entries.into_iter().map(Stored::read).collect::<Result<_, _>>()?)
     }
@@ -119,7 +122,10 @@ impl Cloud {
     ///
     /// # Errors
     /// [`CloudError::Store`].
-    pub async fn all<T: Tenant>(&self, organization: &OrgName) -> Result<Vec<Stored<T>>, CloudError> {
+    pub async fn all<T: Tenant>(
+        &self,
+        organization: &OrgName,
+    ) -> Result<Vec<Stored<T>>, CloudError> {
         self.everything(keys::tenant(T::KIND, organization)).await
     }
 

@@ -7,8 +7,9 @@ use super::{Cloud, CloudError, Draft, Once, Stored};
 use crate::keys::{self, OrgName};
 use crate::placement::{Quota, Usage};
 use crate::resource::{
-    ApiKey, ApiKeySpec, Environment, EnvironmentSpec, Firewall, Keypair, Network, NetworkSpec, Organization,
-    OrganizationSpec, Profile, QuotaView, Region, Role, RoceVersion, StoredKey, Time, Vm,
+    ApiKey, ApiKeySpec, Environment, EnvironmentSpec, Firewall, Keypair, Network, NetworkSpec,
+    Organization, OrganizationSpec, Profile, QuotaView, Region, RoceVersion, Role, StoredKey, Time,
+    Vm,
 };
 use crate::store::{Expect, StoreError};
 use crate::tls::TlsError;
@@ -209,8 +210,7 @@ impl Cloud {
             routed: false,
             cidr: None,
         };
-        let network =
-            self.draft_network(&mut draft, organization, &place.value, network).await?;
+        let network = self.draft_network(&mut draft, organization, &place.value, network).await?;
         let made = Environment {
             id,
             name,

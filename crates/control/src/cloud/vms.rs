@@ -122,7 +122,8 @@ impl Cloud {
             left -= taken;
             let network = self.network(organization, *network).await?;
             if network.value.region != environment.region {
-                let why = format!("it is in {}, the VM in {}", network.value.region, environment.region);
+                let why =
+                    format!("it is in {}, the VM in {}", network.value.region, environment.region);
                 return Err(CloudError::invalid("networks", network.value.id.to_string(), why));
             }
             if network.value.profile == Profile::Infiniband {
@@ -418,7 +419,8 @@ impl Cloud {
 
 fn numbered(rules: &[SecurityRule]) -> Vec<SecurityRule> {
     let created_at = Some(Time::now());
-    let numbered = |(id, rule): (u64, &SecurityRule)| SecurityRule { id, created_at, ..rule.clone() };
+    let numbered =
+        |(id, rule): (u64, &SecurityRule)| SecurityRule { id, created_at, ..rule.clone() };
     (1..).zip(rules).map(numbered).collect()
 }
 

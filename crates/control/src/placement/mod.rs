@@ -118,6 +118,8 @@ impl Index {
     /// The GPU models of hosts that were reported.
     pub fn gpu_models(&self) -> BTreeSet<GpuModel> {
         let reports = self.reported().filter_map(|host| host.inventory.as_ref());
-        reports.filter_map(|inventory| Some(inventory.report().gpus.as_ref()?.model.clone())).collect()
+        reports
+            .filter_map(|inventory| Some(inventory.report().gpus.as_ref()?.model.clone()))
+            .collect()
     }
 }

@@ -79,7 +79,7 @@ pub struct GpuSpec {
     /// Their model, as agents report it.
     pub model: GpuModel,
     /// How many.
-    #[schemars(range(min = 1, max = 64))]
+    #[schemars(range(min = 1, max = 32))]
     pub count: u32,
 }
 
@@ -88,7 +88,7 @@ pub struct GpuSpec {
 #[serde(deny_unknown_fields)]
 pub struct VfSpec {
     /// How many.
-    #[schemars(range(min = 1, max = 64))]
+    #[schemars(range(min = 1, max = 32))]
     pub count: u32,
     /// The rate that is set aside for each, in Mbit/s.
     pub rate_mbps: u32,
@@ -169,10 +169,10 @@ pub struct FlavorSpec {
 impl FlavorSpec {
     /// As placement knows it, on a fabric.
     pub fn to_placement(&self, fabric: &FabricName) -> placement::Flavor {
-        let gpus = self.gpus.as_ref().map(|gpus| placement::GpuNeed {
-            model: gpus.model.clone(),
-            count: gpus.count,
-        });
+        let gpus = self
+            .gpus
+            .as_ref()
+            .map(|gpus| placement::GpuNeed { model: gpus.model.clone(), count: gpus.count });
         let vfs = self.vfs.as_ref().map(|vfs| placement::VfNeed {
             count: vfs.count,
             rate: Mbps(vfs.rate_mbps),
@@ -181,8 +181,7 @@ impl FlavorSpec {
             farthest: vfs.farthest,
             rail_aligned: vfs.rail_aligned,
         });
-        let scalars =
-            Scalars { vcpus: self.vcpus, ram_mib: self.ram_mib, disk_gib: self.disk_gib };
+        let scalars = Scalars { vcpus: self.vcpus, ram_mib: self.ram_mib, disk_gib: self.disk_gib };
         placement::Flavor { gpus, vfs, scalars }
     }
 

@@ -336,4 +336,3 @@ pub struct GroupSpec {
     /// What each of them is; its name is followed by each one's number.
     pub vm: VmSpec,
 }
-

@@ -7,7 +7,9 @@ use super::{Role, Time, resource};
 use crate::keys::{HostName, OrgName};
 
 /// How much an event matters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// As was wished.
@@ -75,8 +77,8 @@ pub struct UsageRecord {
     pub name: String,
     /// Its flavor.
     pub flavor: String,
-    /// Where it was.
-    pub host: HostName,
+    /// Where it was placed first.
+    pub host: Option<HostName>,
     /// VFs it had.
     pub vfs: u32,
     /// GPUs it had.
@@ -97,6 +99,7 @@ impl UsageRecord {
     pub fn reckon(&mut self) {
         let until = self.to.unwrap_or_else(Time::now);
         let hours = (until.second() - self.from.second()).max(0) as f64 / 3600.0;
-        (self.vf_hours, self.gpu_hours) = (hours * f64::from(self.vfs), hours * f64::from(self.gpus));
+        (self.vf_hours, self.gpu_hours) =
+            (hours * f64::from(self.vfs), hours * f64::from(self.gpus));
     }
 }

@@ -22,7 +22,7 @@ pub use catalog::{
     RegionSpec, VfSpec, VfUse, VfView, VlanRange,
 };
 pub use compute::{
-    Fault, FaultKind, Group, GroupMember, GroupSpec, Keypair, KeypairSpec, Kept, Located,
+    Fault, FaultKind, Group, GroupMember, GroupSpec, Kept, Keypair, KeypairSpec, Located,
     PolicyResource, PolicySpec, SecurityRule, Vm, VmSpec, VmStatus, Want,
 };
 pub use event::{AuditRecord, Event, Severity, UsageRecord};
@@ -30,11 +30,11 @@ pub use firewall::{Firewall, Guarded};
 pub use network::{
     Network, NetworkAttachment, NetworkSpec, Port, Profile, RoceVersion, Subnet, SubnetSpec,
 };
+pub(crate) use tenancy::StoredKey;
 pub use tenancy::{
     ApiKey, ApiKeySpec, Environment, EnvironmentSpec, Organization, OrganizationSpec, QuotaView,
     Role,
 };
-pub(crate) use tenancy::StoredKey;
 pub use time::Time;
 
 /// Anything that has an id and is kept in the store.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lanekeeper_control::api::Rates;
 use lanekeeper_control::cloud::Cloud;
 use lanekeeper_control::keys::{HostName, OrgName, RegionName, ServerName};
+use lanekeeper_control::placement::HostReport;
 use lanekeeper_control::protocol::{Power, VmReport, VmReports, VmState};
 use lanekeeper_control::resource::{ApiKeySpec, Environment, OrganizationSpec, Role};
 use lanekeeper_control::server::{Config, Server, StoreConfig};
@@ -27,7 +28,15 @@ pub(crate) struct Rig {
     /// Whether the cable between browser and server is whole.
     cable: watch::Sender<bool>,
     agents: Arc<Mutex<Vec<HostName>>>,
+    playing: tokio::task::JoinHandle<()>,
     _folder: tempfile::TempDir,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Before the store is closed under them.
+        self.playing.abort();
+    }
 }
 
 /// Something as its JSON says.
@@ -61,6 +70,17 @@ async fn furnish(cloud: &Cloud) {
     cloud.create_image(from(image), None).await.expect("made");
     let acme = OrganizationSpec { name: organization("acme"), description: String::new() };
     cloud.create_organization(acme, None).await.expect("made");
+}
+
+/// A host with two rails, each on a leaf of its pod.
+fn inventory(pod: &str) -> HostReport {
+    let pf = |rail: u16| {
+        json!({"name": format!("rail{rail}"), "path": "sriov_rdma", "fabric": "rocky", "rail": rail,
+            "leaf": format!("{pod}-leaf{rail}"), "rate": 200_000, "vfs": (0..8).collect::<Vec<_>>(),
+            "position": {"numa": rail, "host_bridge": null, "root_port": null, "switch": null}})
+    };
+    from(json!({"pod": pod, "gpus": null, "pfs": [pf(0), pf(1)],
+        "scalars": {"vcpus": 192, "ram_mib": 2_097_152, "disk_gib": 8000}}))
 }
 
 /// Do as the agents of `hosts` do: every VM is as is desired, at once.
@@ -128,7 +148,7 @@ impl Rig {
             (cloud, url)
         });
         let (played, of) = (Arc::clone(&agents), Arc::clone(&cloud));
-        runtime.spawn(async move {
+        let playing = runtime.spawn(async move {
             loop {
                 let hosts = played.lock().expect("a lock").clone();
                 obey(&of, &hosts).await;
@@ -143,6 +163,7 @@ impl Rig {
             url,
             cable,
             agents,
+            playing,
             _folder: folder,
         }
     }
@@ -170,18 +191,22 @@ impl Rig {
         made.expect("made").1.reveal().to_owned()
     }
 
-    /// A host with two rails, each on its pod's leaf, and eight GPUs. Its agent is not heard of yet.
+    /// A host whose agent was not heard of yet.
     pub(crate) fn silent_host(&self, name: &str, pod: &str) -> HostName {
         let host = HostName::new(name).expect("a name");
-        let pf = |rail: u16| {
-            json!({"name": format!("rail{rail}"), "path": "sriov_rdma", "fabric": "rocky", "rail": rail,
-                "leaf": format!("{pod}-leaf{rail}"), "rate": 200_000, "vfs": (0..8).collect::<Vec<_>>(),
-                "position": {"numa": rail, "host_bridge": null, "root_port": null, "switch": null}})
-        };
-        let report = json!({"pod": pod, "gpus": null, "pfs": [pf(0), pf(1)],
-            "scalars": {"vcpus": 192, "ram_mib": 2_097_152, "disk_gib": 8000}});
-        self.wait(self.cloud.take_inventory(&self.region, &host, from(report))).expect("taken");
+        self.wait(self.cloud.take_inventory(&self.region, &host, inventory(pod))).expect("taken");
         host
+    }
+
+    /// Many hosts, whose agents were heard of once.
+    pub(crate) fn hosts(&self, count: usize, pod: impl Fn(usize) -> String) {
+        let one = async |number: usize| {
+            let host = HostName::new(&format!("h{number:04}")).expect("a name");
+            let report = inventory(&pod(number));
+            self.cloud.take_inventory(&self.region, &host, report).await.expect("taken");
+            self.cloud.heartbeat(&self.region, &host, "test").await.expect("alive");
+        };
+        self.wait(futures_util::future::join_all((0..count).map(one)));
     }
 
     /// The same, with an agent that obeys.

@@ -4,6 +4,7 @@
 
 mod dist;
 mod serve;
+mod vms;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ use serve::Listen;
 /// claims away from NICs in trouble, and tell what happens.
 #[derive(clap::Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     after_help = "Events go to standard output, one JSON object a line. SIGHUP reads the host file \
 anew and applies it; SIGTERM ends the agent and leaves everything as it is.\nInstall it: lanekeeper \
 agent --print-unit >/etc/systemd/system/lanekeeper-agent.service; lanekeeper agent \
@@ -47,6 +49,15 @@ pub(crate) struct Args {
     listen: Option<Listen>,
     #[command(flatten)]
     shipped: Shipped,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+/// What an agent does beside keeping NICs.
+#[derive(clap::Subcommand)]
+enum Role {
+    Enrol(vms::Enrol),
+    Vms(vms::Vms),
 }
 
 /// Files that the agent is shipped with.
@@ -86,7 +97,15 @@ impl Shipped {
 ///
 /// # Errors
 /// [`Failure::Usage`] for a file that is wrong; [`Failure::Work`].
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    match args.role {
+        Some(Role::Enrol(enrol)) => vms::enrol(enrol),
+        Some(Role::Vms(vms)) => vms::run(&vms),
+        None => keep(&args),
+    }
+}
+
+fn keep(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(text) = args.shipped.text() {
         print(text)?;
         return Ok(ExitCode::SUCCESS);

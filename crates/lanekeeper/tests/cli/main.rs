@@ -1,5 +1,7 @@
-//! `lanekeeper softnic` and `host` as a person uses it: what is said, on which stream, with which exit code.
+//! The command line as a person uses it: what is said, on which stream, with which exit code.
 
+mod cloud;
+mod contexts;
 mod host;
 mod nics;
 mod run;

@@ -87,8 +87,8 @@ async fn create(
 ) -> Answer<OneEnvironment> {
     let Json(CreateEnvironment { name, region }) = call.body;
     check_name(&name)?;
-    let region = RegionName::new(&region)
-        .map_err(|_| CloudError::none("region", format!("'{region}'")))?;
+    let region =
+        RegionName::new(&region).map_err(|_| CloudError::none("region", format!("'{region}'")))?;
     let spec = EnvironmentSpec { name, region };
     let made = call.state.cloud.create_environment(&call.who.organization, spec, None).await?;
     Ok(one(&made, "Environment created successfully"))

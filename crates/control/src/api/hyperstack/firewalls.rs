@@ -29,7 +29,10 @@ pub(super) fn add(routes: &mut Routes) {
             update_attachments,
         )
         .add(
-            post("/v1/core/virtual-machines/{id}/attach-firewalls", "Say which firewalls a VM has."),
+            post(
+                "/v1/core/virtual-machines/{id}/attach-firewalls",
+                "Say which firewalls a VM has.",
+            ),
             attach_firewalls,
         );
 }
@@ -181,9 +184,7 @@ struct CreateFirewall {
     description: Option<String>,
 }
 
-async fn create(
-    call: Call<Caller, NoPath, NoQuery, Json<CreateFirewall>>,
-) -> Answer<OneFirewall> {
+async fn create(call: Call<Caller, NoPath, NoQuery, Json<CreateFirewall>>) -> Answer<OneFirewall> {
     let Json(CreateFirewall { name, environment_id, description }) = call.body;
     let (cloud, organization) = (&call.state.cloud, &call.who.organization);
     let description = description.unwrap_or_default();

@@ -91,9 +91,7 @@ struct ImportKeypair {
     public_key: String,
 }
 
-async fn import(
-    call: Call<Caller, NoPath, NoQuery, Json<ImportKeypair>>,
-) -> Answer<OneKeypair> {
+async fn import(call: Call<Caller, NoPath, NoQuery, Json<ImportKeypair>>) -> Answer<OneKeypair> {
     let Json(ImportKeypair { name, environment_name, public_key }) = call.body;
     let (cloud, organization) = (&call.state.cloud, &call.who.organization);
     let made = again(|| async {
@@ -142,5 +140,8 @@ struct Supported {
 
 async fn supported(_: Call<Caller>) -> Answer<Supported> {
     let supported_key_types = KEY_TYPES.to_vec();
-    Ok(Reply::new(Supported { served: served("Key types retrieved successfully"), supported_key_types }))
+    Ok(Reply::new(Supported {
+        served: served("Key types retrieved successfully"),
+        supported_key_types,
+    }))
 }

@@ -145,7 +145,11 @@ struct Availability {
 
 fn availability(name: String, available: bool) -> Reply<Availability> {
     let word = if available { "is available" } else { "is taken" };
-    Reply::new(Availability { served: served(format!("The name '{name}' {word}")), name, available })
+    Reply::new(Availability {
+        served: served(format!("The name '{name}' {word}")),
+        name,
+        available,
+    })
 }
 
 /// Most items of a page.

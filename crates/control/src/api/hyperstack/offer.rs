@@ -6,9 +6,7 @@ use serde_json::json;
 
 use super::super::access::Caller;
 use super::super::route::{Call, NoPath, Reply, Routes};
-use super::fields::{
-    FlavorFields, FlavorsOf, ImageFields, ImagesOf, NOT_GREEN, RegionFields,
-};
+use super::fields::{FlavorFields, FlavorsOf, ImageFields, ImagesOf, NOT_GREEN, RegionFields};
 use super::{About, Answer, Availability, ByName, Served, availability, delete, get};
 use super::{found, operators, served, show};
 use crate::cloud::{Cloud, CloudError};
@@ -21,10 +19,7 @@ pub(super) fn add(routes: &mut Routes) {
         .add(get("/v1/core/flavors", "List flavors."), flavors)
         .add(get("/v1/core/images", "List images."), images)
         .add(get("/v1/core/images/{id}", "Get an image."), image)
-        .add(
-            operators(delete("/v1/core/images/{id}", "Offer an image no more.")),
-            delete_image,
-        )
+        .add(operators(delete("/v1/core/images/{id}", "Offer an image no more.")), delete_image)
         .add(
             get("/v1/core/image/name-availability/{name}", "Whether a name is free."),
             name_availability,
@@ -98,9 +93,8 @@ async fn flavors(call: Call<Caller, NoPath, InRegion>) -> Answer<Flavors> {
         let room = cloud.look(&region.name, room).await?;
         for (flavor, stock_available) in all.iter().zip(room) {
             let flavor = flavor_in(&region, &flavor.value, stock_available);
-            let same = |of: &&mut FlavorsOf| {
-                of.gpu == flavor.gpu && of.region_name == flavor.region_name
-            };
+            let same =
+                |of: &&mut FlavorsOf| of.gpu == flavor.gpu && of.region_name == flavor.region_name;
             match data.iter_mut().find(same) {
                 Some(of) => of.flavors.push(flavor),
                 None => data.push(FlavorsOf {

@@ -12,8 +12,7 @@ use crate::cloud::CloudError;
 use crate::resource::Vm;
 
 /// Why, and what instead.
-pub(super) const FLOATING_IP: &str =
-    "there are no floating IPs: a VM's ports are on its networks only; reach it from another VM there";
+pub(super) const FLOATING_IP: &str = "there are no floating IPs: a VM's ports are on its networks only; reach it from another VM there";
 pub(super) const VOLUMES: &str =
     "there are no volumes: a VM has the disk of its flavor; take a flavor with a larger one";
 pub(super) const CALLBACKS: &str =
@@ -21,13 +20,11 @@ pub(super) const CALLBACKS: &str =
 pub(super) const PROFILES: &str = "there are no profiles: say with each VM what it is to be";
 pub(super) const METRICS: &str =
     "nothing within a guest is measured: run an exporter in it; usage is told by /v1/usage-records";
-const HIBERNATION: &str =
-    "a VM cannot hibernate: its VFs' state stays in the NIC; stop it, which keeps its disk, its ports \
+const HIBERNATION: &str = "a VM cannot hibernate: its VFs' state stays in the NIC; stop it, which keeps its disk, its ports \
      and its place";
 const SNAPSHOTS: &str =
     "there are no snapshots: a VM with VFs cannot be frozen as a whole; copy its data from within";
-const RESIZE: &str =
-    "a VM keeps its flavor: its place and its VFs are chosen for it; make another, and delete this one";
+const RESIZE: &str = "a VM keeps its flavor: its place and its VFs are chosen for it; make another, and delete this one";
 const CONSOLE: &str = "no console or log of a guest is kept here; log in with its key pair";
 const CONTRACTS: &str = "there are no contracts: a quota limits what an organization uses";
 
@@ -49,19 +46,25 @@ pub(super) fn add(routes: &mut Routes) {
             post("/v1/core/virtual-machines/{id}/detach-floatingip", "Refused: there are none."),
             FLOATING_IP,
         ),
-        (post("/v1/core/virtual-machines/{id}/attach-volumes", "Refused: there are none."), VOLUMES),
-        (post("/v1/core/virtual-machines/{id}/detach-volumes", "Refused: there are none."), VOLUMES),
+        (
+            post("/v1/core/virtual-machines/{id}/attach-volumes", "Refused: there are none."),
+            VOLUMES,
+        ),
+        (
+            post("/v1/core/virtual-machines/{id}/detach-volumes", "Refused: there are none."),
+            VOLUMES,
+        ),
         (post("/v1/core/virtual-machines/{id}/snapshots", "Refused: there are none."), SNAPSHOTS),
         (get("/v1/core/virtual-machines/{id}/metrics", "Refused: none are taken."), METRICS),
         (
-            Route::patch("/v1/core/virtual-machines/{id}/enhanced-metrics", "Refused: none are taken.")
-                .manner(Manner::Hyperstack),
+            Route::patch(
+                "/v1/core/virtual-machines/{id}/enhanced-metrics",
+                "Refused: none are taken.",
+            )
+            .manner(Manner::Hyperstack),
             METRICS,
         ),
-        (
-            get("/v1/core/virtual-machines/{id}/request-console", "Refused: there is none."),
-            CONSOLE,
-        ),
+        (get("/v1/core/virtual-machines/{id}/request-console", "Refused: there is none."), CONSOLE),
         (get("/v1/core/virtual-machines/{id}/logs", "Refused: there are none."), CONSOLE),
         (post("/v1/core/virtual-machines/{id}/logs", "Refused: there are none."), CONSOLE),
         (
@@ -79,10 +82,7 @@ pub(super) fn add(routes: &mut Routes) {
     ] {
         refuse_of_vm(routes, route, why);
     }
-    for (path, why) in [
-        ("/v1/core/volumes", VOLUMES),
-        ("/v1/core/profiles", PROFILES),
-    ] {
+    for (path, why) in [("/v1/core/volumes", VOLUMES), ("/v1/core/profiles", PROFILES)] {
         let route = post(path, "Refused: there are none.");
         routes.add(route, move |_: Call<Caller>| async move { refuse(why) });
     }
@@ -121,10 +121,9 @@ fn nothing(routes: &mut Routes) {
         routes.add(get(path, "Not found: there are none."), none);
         routes.add(delete(path, "Not found: there are none."), none);
     }
-    for path in [
-        "/v1/core/volume/name-availability/{name}",
-        "/v1/core/snapshots/name-availability/{name}",
-    ] {
+    for path in
+        ["/v1/core/volume/name-availability/{name}", "/v1/core/snapshots/name-availability/{name}"]
+    {
         let free = async |call: Call<Caller, ByName>| {
             Ok::<_, Problem>(super::availability(call.path.name, true))
         };

@@ -12,9 +12,32 @@ use crate::resource::{SecurityRule, Time, Vm};
 
 /// Protocols that the official API knows.
 const PROTOCOLS: [&str; 26] = [
-    "any", "ah", "dccp", "egp", "esp", "gre", "hopopt", "icmp", "igmp", "ip", "ipip", "ipv6-encap",
-    "ipv6-frag", "ipv6-icmp", "icmpv6", "ipv6-nonxt", "ipv6-opts", "ipv6-route", "ospf", "pgm", "rsvp",
-    "sctp", "tcp", "udp", "udplite", "vrrp",
+    "any",
+    "ah",
+    "dccp",
+    "egp",
+    "esp",
+    "gre",
+    "hopopt",
+    "icmp",
+    "igmp",
+    "ip",
+    "ipip",
+    "ipv6-encap",
+    "ipv6-frag",
+    "ipv6-icmp",
+    "icmpv6",
+    "ipv6-nonxt",
+    "ipv6-opts",
+    "ipv6-route",
+    "ospf",
+    "pgm",
+    "rsvp",
+    "sctp",
+    "tcp",
+    "udp",
+    "udplite",
+    "vrrp",
 ];
 
 pub(super) fn add(routes: &mut Routes) {

@@ -14,8 +14,8 @@ use super::fields::{
 use crate::cloud::{Cloud, CloudError, status_word};
 use crate::keys::OrgName;
 use crate::resource::{
-    Environment, FlavorSpec, Keypair, Network, Organization, Port, SecurityRule, Subnet, Tenant, Time,
-    Vm, VmStatus,
+    Environment, FlavorSpec, Keypair, Network, Organization, Port, SecurityRule, Subnet, Tenant,
+    Time, Vm, VmStatus,
 };
 
 pub(super) fn environment_features() -> EnvironmentFeatures {
@@ -140,15 +140,12 @@ async fn gather<T: Tenant>(
 }
 
 impl Surroundings {
-    pub(super) async fn of(
-        cloud: &Cloud,
-        name: &OrgName,
-        vms: &[Vm],
-    ) -> Result<Self, CloudError> {
+    pub(super) async fn of(cloud: &Cloud, name: &OrgName, vms: &[Vm]) -> Result<Self, CloudError> {
         let organization = cloud.named_global::<Organization>(name.as_str()).await?.value.id;
         let ids = |id: fn(&Vm) -> Option<u64>| vms.iter().filter_map(id).collect();
         let ports: BTreeMap<u64, Port> =
-            gather(cloud, name, vms.iter().flat_map(|vm| vm.ports.iter().copied()).collect()).await?;
+            gather(cloud, name, vms.iter().flat_map(|vm| vm.ports.iter().copied()).collect())
+                .await?;
         let of_ports = |id: fn(&Port) -> u64| ports.values().map(id).collect();
         Ok(Self {
             organization,
@@ -215,7 +212,11 @@ impl Surroundings {
             image: NameFields { name: vm.image.name.clone() },
             flavor: instance_flavor(vm),
             keypair: NameFields {
-                name: vm.keypair.and_then(|id| self.keypairs.get(&id)).map(name).unwrap_or_default(),
+                name: vm
+                    .keypair
+                    .and_then(|id| self.keypairs.get(&id))
+                    .map(name)
+                    .unwrap_or_default(),
             },
             os: vm.image.os.clone(),
             fixed_ip: self.ports(vm).first().map(|port| port.address.to_string()),

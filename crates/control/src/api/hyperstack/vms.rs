@@ -127,11 +127,8 @@ async fn list(call: Call<Caller, NoPath, VmQuery>) -> Answer<Instances> {
 
 /// VMs that one of these firewalls is for.
 async fn guarded(cloud: &Cloud, organization: &OrgName, ids: &str) -> Result<Vec<u64>, Problem> {
-    let ids: Vec<u64> = ids
-        .split(',')
-        .map(|id| id.trim().parse())
-        .collect::<Result<_, _>>()
-        .map_err(|_| {
+    let ids: Vec<u64> =
+        ids.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>().map_err(|_| {
             let detail = format!("exclude_firewalls '{ids}': use ids with commas between, as 7,12");
             Problem::bad_request(detail)
         })?;
@@ -187,7 +184,11 @@ impl CreateInstances {
             value.as_ref().and_then(Value::as_object).is_some_and(|object| !object.is_empty())
         };
         let asked = [
-            (self.assign_floating_ip == Some(true), "assign_floating_ip", super::refused::FLOATING_IP),
+            (
+                self.assign_floating_ip == Some(true),
+                "assign_floating_ip",
+                super::refused::FLOATING_IP,
+            ),
             (
                 self.create_bootable_volume == Some(true),
                 "create_bootable_volume",
@@ -196,7 +197,11 @@ impl CreateInstances {
             (text(&self.volume_name), "volume_name", super::refused::VOLUMES),
             (text(&self.callback_url), "callback_url", super::refused::CALLBACKS),
             (object(&self.profile), "profile", super::refused::PROFILES),
-            (object(&self.flavor), "flavor", "flavors are the operator's; choose one by flavor_name"),
+            (
+                object(&self.flavor),
+                "flavor",
+                "flavors are the operator's; choose one by flavor_name",
+            ),
             (
                 self.enhanced_monitoring_enabled == Some(true),
                 "enhanced_monitoring_enabled",

@@ -15,10 +15,7 @@ use crate::resource::{
 pub(super) fn add(routes: &mut Routes) {
     tenant_kind::<Keypair>(routes.about("keypairs"), "/v1/keypairs", "/v1/keypairs/{id}");
     routes
-        .add(
-            Route::post("/v1/keypairs", "Import a public key.").status(CREATED),
-            create_keypair,
-        )
+        .add(Route::post("/v1/keypairs", "Import a public key.").status(CREATED), create_keypair)
         .add(Route::delete("/v1/keypairs/{id}", "Delete it.").status(DONE), delete_keypair);
     tenant_kind::<PolicyResource>(
         routes.about("placement-policies"),
@@ -52,10 +49,7 @@ pub(super) fn add(routes: &mut Routes) {
         .add(Route::post("/v1/vms/{id}/stop", "Stop it.").status(UNDER_WAY), stop_vm)
         .add(Route::post("/v1/vms/{id}/reboot", "Reset it.").status(UNDER_WAY), reboot_vm)
         .add(Route::put("/v1/vms/{id}/labels", "Give it other labels."), label_vm)
-        .add(
-            Route::post("/v1/vms/{id}/security-rules", "One more rule.").status(CREATED),
-            add_rule,
-        )
+        .add(Route::post("/v1/vms/{id}/security-rules", "One more rule.").status(CREATED), add_rule)
         .add(
             Route::delete("/v1/vms/{id}/security-rules/{rule}", "Take a rule away.").status(DONE),
             delete_rule,
@@ -157,9 +151,7 @@ struct Labels {
     labels: Vec<String>,
 }
 
-async fn label_vm(
-    call: Call<Caller, ById, NoQuery, Json<Labels>>,
-) -> Result<Reply<Vm>, Problem> {
+async fn label_vm(call: Call<Caller, ById, NoQuery, Json<Labels>>) -> Result<Reply<Vm>, Problem> {
     let was = own::<Vm, _, _>(&call).await?;
     let Json(Labels { labels }) = call.body;
     Ok(Reply::new(call.state.cloud.label_vm(&was, labels).await?))

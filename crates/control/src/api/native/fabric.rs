@@ -14,22 +14,46 @@ pub(super) fn add(routes: &mut Routes) {
     let operator = |route: Route| route.role(Role::Operator);
     routes
         .about("hosts")
-        .add(operator(Route::get("/v1/regions/{region}/hosts", "A region's hosts, in pages.")), hosts)
-        .add(operator(Route::get("/v1/regions/{region}/hosts/{host}", "One of them.")), host)
-        .add(operator(Route::get("/v1/regions/{region}/hosts/{host}/nics", "Its PFs and software NICs.")), nics)
-        .add(operator(Route::get("/v1/regions/{region}/hosts/{host}/vfs", "Its VFs, and who has them.")), vfs)
         .add(
-            operator(Route::post("/v1/regions/{region}/hosts/{host}/token", "A one-time token that enrols it."))
-                .status(CREATED),
+            operator(Route::get("/v1/regions/{region}/hosts", "A region's hosts, in pages.")),
+            hosts,
+        )
+        .add(operator(Route::get("/v1/regions/{region}/hosts/{host}", "One of them.")), host)
+        .add(
+            operator(Route::get(
+                "/v1/regions/{region}/hosts/{host}/nics",
+                "Its PFs and software NICs.",
+            )),
+            nics,
+        )
+        .add(
+            operator(Route::get(
+                "/v1/regions/{region}/hosts/{host}/vfs",
+                "Its VFs, and who has them.",
+            )),
+            vfs,
+        )
+        .add(
+            operator(Route::post(
+                "/v1/regions/{region}/hosts/{host}/token",
+                "A one-time token that enrols it.",
+            ))
+            .status(CREATED),
             token,
         )
         .add(
-            operator(Route::put("/v1/regions/{region}/hosts/{host}/drain", "Place no more VMs on it, or again.")),
+            operator(Route::put(
+                "/v1/regions/{region}/hosts/{host}/drain",
+                "Place no more VMs on it, or again.",
+            )),
             drain,
         )
         .add(
-            operator(Route::delete("/v1/regions/{region}/hosts/{host}", "Declare it dead: what it had is free."))
-                .status(DONE),
+            operator(Route::delete(
+                "/v1/regions/{region}/hosts/{host}",
+                "Declare it dead: what it had is free.",
+            ))
+            .status(DONE),
             forget,
         );
 }

@@ -86,9 +86,7 @@ impl<T: Resource> Page<T> {
     }
 }
 
-async fn list<T: Tenant>(
-    call: Call<Caller, NoPath, PageQuery>,
-) -> Result<Reply<Page<T>>, Problem> {
+async fn list<T: Tenant>(call: Call<Caller, NoPath, PageQuery>) -> Result<Reply<Page<T>>, Problem> {
     let (cloud, organization) = (&call.state.cloud, &call.who.organization);
     Ok(Reply::new(match &call.query.name {
         Some(name) => Page::of_one(cloud.named(organization, name).await)?,

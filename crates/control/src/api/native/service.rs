@@ -20,7 +20,10 @@ pub(super) fn add(routes: &mut Routes) {
         .add(Route::get("/v1/health", "Whether the server runs."), health)
         .add(Route::get("/v1/ready", "Whether the server can serve: its store answers."), ready)
         .add(Route::get("/v1/whoami", "What the key is good for."), whoami)
-        .add(Route::get("/v1/metrics", "What is counted, for Prometheus.").role(Role::Operator), metrics);
+        .add(
+            Route::get("/v1/metrics", "What is counted, for Prometheus.").role(Role::Operator),
+            metrics,
+        );
 }
 
 #[derive(Serialize, JsonSchema)]

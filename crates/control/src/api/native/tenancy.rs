@@ -42,8 +42,7 @@ pub(super) fn add(routes: &mut Routes) {
             quota_of,
         )
         .add(
-            Route::put("/v1/organizations/{id}/quota", "Say what it may use.")
-                .role(Role::Operator),
+            Route::put("/v1/organizations/{id}/quota", "Say what it may use.").role(Role::Operator),
             set_quota,
         )
         .add(Route::get("/v1/quota", "What the organization may use, and uses."), quota);
@@ -54,7 +53,10 @@ pub(super) fn add(routes: &mut Routes) {
                 .role(Role::Admin),
             super::list::<ApiKey>,
         )
-        .add(Route::get("/v1/api-keys/{id}", "One of them.").role(Role::Admin), super::get::<ApiKey>)
+        .add(
+            Route::get("/v1/api-keys/{id}", "One of them.").role(Role::Admin),
+            super::get::<ApiKey>,
+        )
         .add(
             Route::post("/v1/api-keys", "A new API key; its secret is shown this once.")
                 .role(Role::Admin)
@@ -88,10 +90,9 @@ pub(super) fn add(routes: &mut Routes) {
         Route::get("/v1/audit", "Who changed something, or tried to.").role(Role::Admin),
         super::list::<AuditRecord>,
     );
-    routes.about("usage").add(
-        Route::get("/v1/usage-records", "What VMs had, and for how long."),
-        usage,
-    );
+    routes
+        .about("usage")
+        .add(Route::get("/v1/usage-records", "What VMs had, and for how long."), usage);
 }
 
 async fn create_organization(
@@ -146,7 +147,8 @@ async fn create_key(
 async fn delete_key(call: Call<Caller, ById>) -> Result<Nothing, Problem> {
     let was = own::<ApiKey, _, _>(&call).await?;
     if was.value.role > call.who.role {
-        let why = "a key that may do more than yours can be revoked only by one that may do as much";
+        let why =
+            "a key that may do more than yours can be revoked only by one that may do as much";
         return Err(Problem::forbidden(why));
     }
     call.state.cloud.delete_key(&was).await?;

@@ -1,0 +1,6 @@
+//! The cloud over the embedded store, with hosts whose agents are played by the tests.
+
+mod access;
+mod lives;
+mod networks;
+mod rig;

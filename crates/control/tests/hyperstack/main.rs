@@ -1,0 +1,10 @@
+//! The Hyperstack API as its clients see it: the rules of the wire, called without a network, and the
+//! official SDKs. A fake agent does whatever a host is asked.
+
+mod agent;
+mod firewalls;
+mod life;
+mod rig;
+mod sdk;
+mod wire;
+mod world;

@@ -1,0 +1,118 @@
+//! `lanekeeper agent enrol` and `lanekeeper agent vms`: this host as one of a server's.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use lanekeeper_node::{Builtin, Https, Membership, Node, NodeConfig, Parts, SoftwareNics};
+use lanekeeper_testbed::{guest_image, packages};
+use lanekeeper_vmm::{Qemu, accel};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::Failure;
+use crate::output::print;
+
+/// Become a host of a server: use up a one-time token, and keep the certificate it gives.
+#[derive(clap::Args)]
+pub(crate) struct Enrol {
+    /// The server, as https://server.example:8443.
+    server: String,
+    /// The token (lke_...) that an operator has made for this host: lanekeeper host token. It can be
+    /// given in the environment instead, where other users do not see it.
+    #[arg(long, env = "LANEKEEPER_TOKEN", hide_env_values = true)]
+    token: String,
+    /// Certificate (PEM) of the authority that the server's is of: authority.crt of its data
+    /// directory. Without, those of this machine count.
+    #[arg(long, value_name = "FILE")]
+    authority: Option<PathBuf>,
+    /// The file that says what this host is.
+    #[arg(long, value_name = "FILE", default_value = "/etc/lanekeeper/node.toml")]
+    config: PathBuf,
+}
+
+/// Have the VMs that the server desires, on this host's software NICs, as a daemon.
+#[derive(clap::Args)]
+#[command(
+    after_help = "SIGTERM and SIGINT end it; VMs run on, and the next one takes them over, also after \
+a kill."
+)]
+pub(crate) struct Vms {
+    /// The file that says what this host is.
+    #[arg(long, value_name = "FILE", default_value = "/etc/lanekeeper/node.toml")]
+    config: PathBuf,
+}
+
+fn work(error: impl std::fmt::Display) -> Failure {
+    Failure::Work(error.to_string())
+}
+
+fn load(path: &std::path::Path) -> Result<NodeConfig, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+    toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+}
+
+/// Enrol this host.
+///
+/// # Errors
+/// [`Failure::Usage`] for a file that is wrong; [`Failure::Work`] if the server refuses.
+pub(crate) fn enrol(args: Enrol) -> Result<ExitCode, Failure> {
+    let config = load(&args.config)?;
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path)
+            .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    };
+    let authority = args.authority.as_ref().map(read).transpose()?;
+    let folder = &config.state_folder;
+    let member = Membership::enrol(folder, &args.server, authority, &args.token).map_err(work)?;
+    print(format!("this is host {} of region {} now", member.host, member.region))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Have the desired VMs until a signal ends it.
+///
+/// # Errors
+/// [`Failure::Usage`] for a file that is wrong; [`Failure::Work`].
+pub(crate) fn run(args: &Vms) -> Result<ExitCode, Failure> {
+    let config = load(&args.config)?;
+    let member = Membership::load(&config.state_folder).map_err(work)?.ok_or_else(|| {
+        let program = crate::program();
+        Failure::Work(format!("this host is none of a server's yet; first: {program} agent enrol"))
+    })?;
+    // Before any thread is there, so that none misses a signal.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(work)?;
+    let host = member.host.clone();
+    packages::ensure(packages::VM, &mut |what| tracing::info!("{what}")).map_err(work)?;
+    let cache = guest_image::cache_folder();
+    let image = guest_image::ensure(&cache, &mut |what| tracing::info!("{what}")).map_err(work)?;
+    let qemu = Qemu::find().map_err(work)?;
+    let verdict = accel::choose(&qemu, &image.kernel, &cache).map_err(work)?;
+    tracing::info!("{}", verdict.reason);
+    let builtin = Builtin {
+        kernel: image.kernel.clone(),
+        initramfs: image.initramfs.clone(),
+        command_line: Arc::new(move |name: &str| image.command_line(name)),
+    };
+    let link = Https::member(&config.state_folder, member).map_err(work)?;
+    let hardware = Arc::new(SoftwareNics::under(&config.nic_folder));
+    let parts = Parts {
+        driver: qemu,
+        accel: verdict.accel,
+        hardware,
+        builtin: Some(builtin),
+        link: Arc::new(link),
+    };
+    let node = Node::open(config, parts).map_err(work)?;
+    let stop = node.stop();
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            signals.forever().next();
+            stop.stop();
+        })
+        .map_err(work)?;
+    print(format!("host {host} has its VMs as the server desires"))?;
+    node.run().map_err(work)?;
+    Ok(ExitCode::SUCCESS)
+}
