@@ -111,6 +111,10 @@ impl Rig {
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
         let response = self.api.router.clone().oneshot(request).await.expect("infallible");
         let (parts, body) = response.into_parts();
+        let kind = parts.headers.get("content-type").map(axum::http::HeaderValue::as_bytes);
+        // A stream of events has no end.
+        let endless = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+        let body = if endless { Body::empty() } else { body };
         let bytes = axum::body::to_bytes(body, 1 << 24).await.expect("a body");
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
