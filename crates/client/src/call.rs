@@ -107,6 +107,26 @@ impl<'a> Call<'a> {
     /// [`Error::Unreachable`] if there is none in time, [`Error::Problem`] if the server refuses, and
     /// [`Error::NotJson`] if the answer is something else.
     pub fn send<T: DeserializeOwned>(self) -> Result<Answer<T>, Error> {
+        let url = self.url.clone();
+        let (status, headers, body) = self.fetch()?;
+        understood(&url, status, &headers, &body)
+    }
+
+    /// Sends it and waits for the answer, which may be any text: a page, or metrics.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] and [`Error::Problem`], as [`Call::send`].
+    pub fn send_for_text(self) -> Result<Answer<String>, Error> {
+        let url = self.url.clone();
+        let (status, headers, body) = self.fetch()?;
+        if !(200..300).contains(&status) {
+            return understood(&url, status, &headers, &body);
+        }
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Ok(Answer { status, etag: None, body })
+    }
+
+    fn fetch(self) -> Result<(u16, HeaderMap, Vec<u8>), Error> {
         let failed = |error: &ureq::Error| Error::unreachable(&self.url, Some(self.timeout), error);
         let request = self.request.uri(&self.url);
         let response = match self.body {
@@ -123,7 +143,7 @@ impl<'a> Call<'a> {
         let mut response = response.map_err(|error| failed(&error))?;
         let body = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec();
         let body = body.map_err(|error| failed(&error))?;
-        understood(&self.url, response.status().as_u16(), response.headers(), &body)
+        Ok((response.status().as_u16(), std::mem::take(response.headers_mut()), body))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The demo as a person runs it: every check holds, and nothing stays behind, whether it ends by
 //! itself, is interrupted, or is killed.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,11 +45,17 @@ fn assert_nothing_is_left() {
     assert!(!Path::new("/run/lanekeeper/demo").exists());
 }
 
+/// Whether an agent has started a VM.
+fn a_vm_boots() -> bool {
+    let run = std::fs::read_dir("/run/lanekeeper/demo/host1/run").into_iter().flatten();
+    run.flatten().any(|vm| vm.path().join("serial.log").exists())
+}
+
 /// Start a demo and wait until its VMs boot.
 fn start_and_wait_for_vms() -> Child {
     let mut child = demo(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
     let deadline = Instant::now() + Duration::from_secs(300);
-    while !Path::new("/run/lanekeeper/demo/b1/serial.log").exists() {
+    while !a_vm_boots() {
         let ended = child.try_wait().expect("asked");
         assert_eq!(ended, None, "it ended early; is a demo kept up?");
         assert!(Instant::now() < deadline, "no VM was started");
@@ -57,19 +64,69 @@ fn start_and_wait_for_vms() -> Child {
     child
 }
 
-#[test]
-fn every_check_holds_and_nothing_is_left() {
-    let _alone = alone();
+/// What a run has found: its rows, by their paths.
+fn report(arguments: &[&str]) -> BTreeMap<String, Vec<serde_json::Value>> {
     let Output { status, stdout, stderr } =
-        demo(&["--json"]).stdin(Stdio::null()).output().expect("runs");
+        demo(arguments).arg("--json").stdin(Stdio::null()).output().expect("runs");
     let said = String::from_utf8_lossy(&stderr);
     let report: serde_json::Value =
         serde_json::from_slice(&stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
     assert!(status.success(), "{said}\n{report:#}");
     assert_eq!(report["holds"], true);
-    let rows = report["rows"].as_array().expect("rows");
-    let paths: std::collections::BTreeSet<_> =
-        rows.iter().filter_map(|row| row["path"].as_str()).collect();
+    let mut rows: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for row in report["rows"].as_array().expect("rows") {
+        let path = row["path"].as_str().expect("text").to_owned();
+        rows.entry(path).or_default().push(row.clone());
+    }
+    rows
+}
+
+#[test]
+fn vms_made_by_the_api_are_proven_and_deleted_and_nothing_is_left() {
+    let _alone = alone();
+    let rows = report(&[]);
+    let paths: Vec<_> = rows.keys().map(String::as_str).collect();
+    assert_eq!(paths, ["API", "VF, across hosts", "VF, same host", "console", "isolation"]);
+    let deleted = rows["API"].last().expect("the last one");
+    assert!(deleted["seen"].as_str().is_some_and(|it| it.ends_with("free and scrubbed")));
+    assert_nothing_is_left();
+}
+
+#[test]
+fn what_is_kept_up_has_a_server_that_the_command_line_and_a_browser_can_use() {
+    let _alone = alone();
+    let rows = report(&["--keep"]);
+    assert_eq!(rows["API"].len(), 2);
+    let log = std::fs::read_to_string("/run/lanekeeper/demo/server.log").expect("a log");
+    let server = log.lines().find_map(|line| line.strip_prefix("serving ")).expect("an address");
+    let lanekeeper = |arguments: &[&str]| {
+        let data = Path::new("/run/lanekeeper/demo/server");
+        let key = std::fs::read_to_string(data.join("operator.key")).expect("a key");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lanekeeper"));
+        command.args(arguments).env("LANEKEEPER_SERVER", server);
+        command.env("LANEKEEPER_AUTHORITY", data.join("authority.crt"));
+        command.env("LANEKEEPER_API_KEY", key.trim());
+        let output = command.output().expect("runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let vms = lanekeeper(&["vm", "list", "--organization", "tenant-a"]);
+    assert_eq!(vms.matches("ACTIVE").count(), 3, "{vms}");
+    let names = lanekeeper(&["demo", "exec", "train-2", "hostname"]);
+    assert_eq!(names, "train-2\n");
+    // A VM that is stopped and started again comes up as it was.
+    lanekeeper(&["vm", "stop", "rival-0", "--wait", "--organization", "tenant-b"]);
+    lanekeeper(&["vm", "start", "rival-0", "--wait", "--organization", "tenant-b"]);
+    let address = lanekeeper(&["demo", "exec", "rival-0", "ip -br -4 address show dev rail0"]);
+    assert!(address.contains("10.10.0."), "{address}");
+    assert!(demo(&["--down"]).status().expect("runs").success());
+    assert_nothing_is_left();
+}
+
+#[test]
+fn lanes_hold_beside_traditional_nics_and_nothing_is_left() {
+    let _alone = alone();
+    let rows = report(&["--lanes"]);
     let wanted = [
         "VF, across hosts",
         "VF, same host",
@@ -77,7 +134,7 @@ fn every_check_holds_and_nothing_is_left() {
         "bridge, same host",
         "isolation",
     ];
-    assert_eq!(paths.into_iter().collect::<Vec<_>>(), wanted);
+    assert_eq!(rows.keys().map(String::as_str).collect::<Vec<_>>(), wanted);
     assert_nothing_is_left();
 }
 

@@ -269,6 +269,8 @@ impl Machine for FakeVm {
         Ok(())
     }
 
+    fn hang_up(&self) {}
+
     fn shutdown(&self, _: Duration) -> Result<Ending, VmError> {
         self.with(|vm| *vm.exit.get_or_insert(true));
         Ok(Ending::ByGuest)

@@ -400,6 +400,8 @@ impl<D: Driver> Worker<D> {
             Err(VmError::NotReady { .. }) => return Ok(Then::Next),
             Err(_) => return Ok(Then::Wait(SLICE)),
         };
+        // The host's operator may want to run a command in it.
+        vm.hang_up();
         match error {
             // Another image than the small guest need not have an agent that answers.
             Some(error) if self.record.want.image == Image::Builtin => Err(error.into()),

@@ -6,7 +6,7 @@
 //! with `guest-sync-delimited`, which tells late answers from its own.
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -89,10 +89,12 @@ pub struct GuestPid(i64);
 #[derive(Debug)]
 pub struct Agent {
     line: Mutex<Line>,
+    socket: PathBuf,
 }
 
 struct Line {
-    wire: Wire,
+    /// `None` after [`Agent::hang_up`], until the next call.
+    wire: Option<Wire>,
     in_step: bool,
     next_id: u32,
 }
@@ -114,17 +116,35 @@ impl Agent {
         gone: impl Fn() -> bool,
     ) -> Result<Self, AgentError> {
         wire::connect(path, Instant::now() + within, gone)
-            .map(Self::on)
+            .map(|stream| Self::on(stream, path))
             .map_err(|error| from_wire(error, "the connection", within))
     }
 
-    fn on(stream: UnixStream) -> Self {
-        let wire = Wire::new(stream, MESSAGE_LIMIT);
-        Self { line: Mutex::new(Line { wire, in_step: false, next_id: 1 }) }
+    fn on(stream: UnixStream, socket: &Path) -> Self {
+        let wire = Some(Wire::new(stream, MESSAGE_LIMIT));
+        let line = Mutex::new(Line { wire, in_step: false, next_id: 1 });
+        Self { line, socket: socket.to_owned() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The line, connected anew if it was hung up.
+    fn line(&self, within: Duration) -> Result<MutexGuard<'_, Line>, AgentError> {
+        let mut line = self.lock();
+        if line.wire.is_none() {
+            let stream = wire::connect(&self.socket, Instant::now() + within, || false)
+                .map_err(|error| from_wire(error, "the connection", within))?;
+            (line.wire, line.in_step) = (Some(Wire::new(stream, MESSAGE_LIMIT)), false);
+        }
+        Ok(line)
+    }
+
+    /// Let somebody else have the line, at which one may listen at a time. The next call takes it
+    /// again, and waits for as long as somebody has it.
+    pub fn hang_up(&self) {
+        self.lock().wire = None;
     }
 
     /// Wait until the agent answers.
@@ -132,7 +152,7 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Deadline`] and [`AgentError::Broken`].
     pub fn ping(&self, within: Duration) -> Result<(), AgentError> {
-        self.lock().sync(within)
+        self.line(within)?.sync(within)
     }
 
     /// Start a command: shell text, run by `sh -c` in a session of its own, without standard input.
@@ -247,7 +267,7 @@ impl Agent {
     /// # Errors
     /// [`AgentError`].
     pub fn power_off(&self, within: Duration) -> Result<(), AgentError> {
-        let mut line = self.lock();
+        let mut line = self.line(within)?;
         line.get_in_step(within)?;
         // What it might still answer is for the next sync to skip.
         line.in_step = false;
@@ -262,7 +282,7 @@ impl Agent {
         arguments: &Value,
         within: Duration,
     ) -> Result<Value, AgentError> {
-        let mut line = self.lock();
+        let mut line = self.line(within)?;
         line.get_in_step(within)?;
         // Until the answer is here: a panic or an error in between leaves it to be skipped.
         line.in_step = false;
@@ -270,7 +290,7 @@ impl Agent {
         let request = json!({ "execute": command, "arguments": arguments });
         let answer = line
             .send(&request, deadline)
-            .and_then(|()| line.wire.read_until(b'\n', Some(deadline)))
+            .and_then(|()| line.wire()?.read_until(b'\n', Some(deadline)))
             .map_err(|error| from_wire(error, command, within))?;
         let answer: Value = serde_json::from_slice(&answer).map_err(|error| {
             AgentError::Broken(format!("no JSON in answer to {command}: {error}"))
@@ -289,7 +309,11 @@ impl Agent {
 
 impl Line {
     fn send(&mut self, request: &Value, deadline: Instant) -> Result<(), WireError> {
-        self.wire.write(format!("{request}\n").as_bytes(), deadline)
+        self.wire()?.write(format!("{request}\n").as_bytes(), deadline)
+    }
+
+    fn wire(&mut self) -> Result<&mut Wire, WireError> {
+        self.wire.as_mut().ok_or(WireError::Closed)
     }
 
     fn get_in_step(&mut self, within: Duration) -> Result<(), AgentError> {
@@ -308,7 +332,8 @@ impl Line {
                 json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } }).to_string();
             let message = [&[0xff], request.as_bytes(), b"\n"].concat();
             let attempt = end.min(Instant::now() + SYNC_ATTEMPT);
-            match self.wire.write(&message, attempt).and_then(|()| self.find_answer(id, attempt)) {
+            let sent = self.wire().and_then(|wire| wire.write(&message, attempt));
+            match sent.and_then(|()| self.find_answer(id, attempt)) {
                 Ok(()) => {
                     self.in_step = true;
                     return Ok(());
@@ -322,8 +347,8 @@ impl Line {
 
     fn find_answer(&mut self, id: u32, deadline: Instant) -> Result<(), WireError> {
         loop {
-            self.wire.read_until(0xff, Some(deadline))?;
-            let answer = self.wire.read_until(b'\n', Some(deadline))?;
+            self.wire()?.read_until(0xff, Some(deadline))?;
+            let answer = self.wire()?.read_until(b'\n', Some(deadline))?;
             let answer = serde_json::from_slice::<Value>(&answer).ok();
             if answer.is_some_and(|answer| answer["return"].as_u64() == Some(u64::from(id))) {
                 return Ok(());
@@ -386,7 +411,7 @@ mod tests {
                 }
             }
         });
-        Agent::on(ours)
+        Agent::on(ours, Path::new("nowhere"))
     }
 
     #[test]
@@ -394,6 +419,38 @@ mod tests {
         let agent = agent(Duration::from_millis(1500), |_| Vec::new());
         assert!(matches!(agent.ping(SHORT), Err(AgentError::Deadline { .. })));
         agent.ping(LONG).expect("awake by then");
+    }
+
+    #[test]
+    fn a_line_that_was_hung_up_is_for_others_and_taken_again_by_the_next_call() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("agent.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+        // As QEMU does: one connection is served to its end, the next one waits.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut reader = BufReader::new(stream.try_clone().expect("clones"));
+                let mut line = Vec::new();
+                while reader.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                    let clean: Vec<u8> = line.drain(..).filter(|byte| *byte != 0xff).collect();
+                    let request: Value = serde_json::from_slice(&clean).expect("JSON");
+                    let id = &request["arguments"]["id"];
+                    let reply = format!("{{\"return\": {id}}}\n");
+                    if stream.write_all(&[&[0xff], reply.as_bytes()].concat()).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        let ours = Agent::connect(&socket, LONG, || false).expect("connected");
+        ours.ping(LONG).expect("it answers");
+        let theirs = Agent::connect(&socket, LONG, || false).expect("in the queue");
+        assert!(matches!(theirs.ping(SHORT), Err(AgentError::Deadline { .. })));
+        ours.hang_up();
+        theirs.ping(LONG).expect("the line is theirs");
+        theirs.hang_up();
+        ours.ping(LONG).expect("the line is ours again");
     }
 
     #[test]

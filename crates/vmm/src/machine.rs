@@ -90,6 +90,10 @@ pub trait Machine: Host {
     /// [`VmError::Invalid`] for a VM started with [`VmSpec::dies_with_parent`].
     fn leave(&self) -> Result<(), VmError>;
 
+    /// Let others talk to the guest's agent, at whose line one may listen at a time. It is taken again
+    /// when it is needed.
+    fn hang_up(&self);
+
     /// Ask the guest to power off, and make it end if it does not within `within`.
     ///
     /// # Errors

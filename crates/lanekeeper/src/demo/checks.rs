@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use lanekeeper_hw::Hardware;
-use lanekeeper_model::{MacAddr, VfChange, VlanTag};
+use lanekeeper_model::{MacAddr, PfId, VfChange, VfIndex, VlanId, VlanTag};
 use lanekeeper_verify::{
     Forgery, Host, HostError, Isolation, Loss, Measured, Perftest, PingPlan, ProbeError,
     RdmaEndpoint, RdmaPort, Reach, Report, Row, arping, converged, forge, largest_packet, ping,
@@ -19,9 +19,12 @@ use super::{DemoError, hosts};
 
 /// How many times [`run`] calls [`Progress::step`].
 pub(super) const STEPS: usize = 2 * LANE_STEPS + 2 * BRIDGED_STEPS + ISOLATION_STEPS;
+/// How many times [`run_for_tenants`] does.
+pub(super) const TENANT_STEPS: usize = 2 * LANE_STEPS + APART_STEPS;
 const BRIDGED_STEPS: usize = 5;
 const LANE_STEPS: usize = 8;
 const ISOLATION_STEPS: usize = 9;
+const APART_STEPS: usize = 7;
 
 /// Longest one measurement may take: ten times what it takes on emulated CPUs that are shared.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -50,10 +53,24 @@ pub(super) struct Nic {
 
 /// A VM whose NICs are set up.
 pub(super) struct Station<'a> {
-    pub(super) vm: PlannedVm,
-    pub(super) host: &'a dyn Host,
+    pub(super) name: String,
+    /// Which of [`plan::HOSTS`].
+    pub(super) host: usize,
+    pub(super) machine: &'a dyn Host,
+    /// Where its lane is.
+    pub(super) pf: PfId,
+    pub(super) vf: VfIndex,
+    pub(super) mac: MacAddr,
     pub(super) lane: Nic,
-    pub(super) bridged: Nic,
+    /// Its traditional NIC, if it has one.
+    pub(super) bridged: Option<Nic>,
+}
+
+impl Station<'_> {
+    /// The NIC beside its lane; without one, the lane.
+    fn aside(&self) -> &Nic {
+        self.bridged.as_ref().unwrap_or(&self.lane)
+    }
 }
 
 /// Give both NICs of a VM their MTU, address and RDMA device.
@@ -63,7 +80,16 @@ pub(super) struct Station<'a> {
 pub(super) fn set_up(vm: PlannedVm, host: &dyn Host) -> Result<Station<'_>, DemoError> {
     let lane = set_up_nic(host, vm.lane_mac(), vm.lane_address(), "rxe0")?;
     let bridged = set_up_nic(host, vm.bridged_mac(), vm.bridged_address(), "rxe1")?;
-    Ok(Station { vm, host, lane, bridged })
+    Ok(Station {
+        name: vm.name.to_owned(),
+        host: vm.host,
+        machine: host,
+        pf: plan::pf(vm.host)?,
+        vf: vm.vf()?,
+        mac: vm.lane_mac(),
+        lane,
+        bridged: Some(bridged),
+    })
 }
 
 fn set_up_nic(
@@ -93,7 +119,7 @@ impl Path {
     fn of<'s>(self, station: &'s Station<'_>) -> &'s Nic {
         match self {
             Self::Lane => &station.lane,
-            Self::Bridged => &station.bridged,
+            Self::Bridged => station.aside(),
         }
     }
 }
@@ -112,18 +138,17 @@ impl<'a> Between<'a> {
             Path::Lane => "VF",
             Path::Bridged => "bridge",
         };
-        let hosts =
-            if self.client.vm.host == self.server.vm.host { "same host" } else { "across hosts" };
+        let hosts = if self.client.host == self.server.host { "same host" } else { "across hosts" };
         format!("{nic}, {hosts}")
     }
 
     fn row(&self, what: &str) -> Row {
-        Row::new(self.name(), format!("{} → {}", self.client.vm.name, self.server.vm.name), what)
+        Row::new(self.name(), format!("{} → {}", self.client.name, self.server.name), what)
     }
 
     fn endpoint(&self, station: &'a Station<'a>) -> RdmaEndpoint<'a> {
         let nic = self.path.of(station);
-        RdmaEndpoint { host: station.host, port: &nic.rdma, exchange: nic.address.into() }
+        RdmaEndpoint { host: station.machine, port: &nic.rdma, exchange: nic.address.into() }
     }
 
     fn target(&self) -> Ipv4Addr {
@@ -183,6 +208,39 @@ pub(super) fn run(
     Ok(checks.report)
 }
 
+/// Check VMs that were made through the API: lanes of A's, and that they are kept from B's.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn run_for_tenants(
+    tenants: &Tenants<'_>,
+    hardware: &dyn Hardware,
+    watch: &mut dyn FnMut() -> Result<(), DemoError>,
+    progress: &Progress,
+    report: Report,
+) -> Result<Report, DemoError> {
+    let Tenants { near: [one, two], far, .. } = tenants;
+    let mut checks = Checks { progress, hardware, watch, report };
+    checks.lane(Between { path: Path::Lane, client: one, server: two })?;
+    checks.lane(Between { path: Path::Lane, client: one, server: far })?;
+    checks.apart(tenants)?;
+    Ok(checks.report)
+}
+
+/// VMs of two tenants, whose networks have the same addresses.
+pub(super) struct Tenants<'a> {
+    /// Two of A's on one host.
+    pub(super) near: [Station<'a>; 2],
+    /// One of A's on another host.
+    pub(super) far: Station<'a>,
+    /// One of B's, on the host of A's two.
+    pub(super) intruder: Station<'a>,
+    /// Another of B's.
+    pub(super) friend: Station<'a>,
+    pub(super) vlan_of_a: VlanId,
+    pub(super) vlan_of_b: VlanId,
+}
+
 impl Checks<'_> {
     /// Make one check. What it finds wrong becomes a failing row; a VM that is gone ends the run.
     fn check(
@@ -210,12 +268,10 @@ impl Checks<'_> {
         let Between { client, server, .. } = between;
         let remedy = &between.remedy();
         self.check(between.row("ARP"), remedy, |mut row| {
-            let replies = arping(client.host, &client.lane.netdev, between.target(), 2)?;
+            let replies = arping(client.machine, &client.lane.netdev, between.target(), 2)?;
             row.loss = Some(replies.loss);
             Ok(match replies.stations[..] {
-                [station] if station == server.vm.lane_mac() => {
-                    row.seen(format!("{station} answers"))
-                }
+                [station] if station == server.mac => row.seen(format!("{station} answers")),
                 _ => row.seen(format!("{:?} answer", replies.stations)).fails(remedy),
             })
         })
@@ -225,7 +281,7 @@ impl Checks<'_> {
         let Between { client, server, .. } = between;
         let remedy = &between.remedy();
         self.check(between.row("ping, 84 bytes"), remedy, |mut row| {
-            let ping = ping(client.host, between.target().into(), &PingPlan::default())?;
+            let ping = ping(client.machine, between.target().into(), &PingPlan::default())?;
             (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
             Ok(if ping.loss.none() { row.seen("round trip") } else { row.fails(remedy) })
         })?;
@@ -242,7 +298,7 @@ impl Checks<'_> {
         }
         self.check(between.row("TCP, iperf3"), remedy, |mut row| {
             let to = between.target().into();
-            let tcp = tcp_throughput(server.host, to, client.host, TCP)?;
+            let tcp = tcp_throughput(server.machine, to, client.machine, TCP)?;
             (row.throughput, row.loss) = (Some(tcp.throughput), Some(tcp.loss));
             Ok(row)
         })
@@ -251,7 +307,7 @@ impl Checks<'_> {
     fn jumbo(&mut self, between: Between<'_>) -> Result<(), DemoError> {
         let remedy = &between.remedy();
         self.check(between.row("ping, 9000 bytes"), remedy, |mut row| {
-            let ping = largest_packet(between.client.host, between.target().into(), MTU)?;
+            let ping = largest_packet(between.client.machine, between.target().into(), MTU)?;
             (row.latency, row.loss) = (ping.round_trip, Some(ping.loss));
             Ok(if ping.loss.none() { row.seen("in one piece") } else { row.fails(remedy) })
         })
@@ -302,7 +358,8 @@ impl Checks<'_> {
         }
         self.progress.step("isolation: control: b1's VF moves into A's VLAN");
         self.move_to(intruder, Tenant::A)?;
-        let attempts = |target| Attempts { intruder, target };
+        let attempts =
+            |target| Attempts { intruder, target, control: "answered in A's VLAN".to_owned() };
         let (near, far) = (attempts(near), attempts(far));
         let controls = [near.by_arp(), near.by_ping(), far.by_ping(), near.by_rdma(PATIENCE)];
         self.progress.step("isolation: b1's VF goes back into B's VLAN");
@@ -313,7 +370,7 @@ impl Checks<'_> {
         self.must_not_reach(&far, "ping, across hosts", echo_far, Attempts::by_ping)?;
         self.must_not_reach(&near, "ib_write_bw", rdma, |near| near.by_rdma(SILENCE))?;
         // A frame of B that claims to be A's: with the address of A's VM, and with A's VLAN.
-        let stolen = near.target.vm.lane_mac();
+        let stolen = near.target.mac;
         self.must_drop(intruder, Forgery::Mac(stolen))?;
         let vlan = Tenant::A.vlan()?;
         self.must_drop(intruder, Forgery::Vlan(vlan))?;
@@ -322,11 +379,31 @@ impl Checks<'_> {
         self.must_drop(near.target, Forgery::Vlan(vlan))
     }
 
+    /// B's VM tries to reach A's, by what reaches its own tenant's VM: that is the control.
+    fn apart(&mut self, tenants: &Tenants<'_>) -> Result<(), DemoError> {
+        let Tenants { near: [near, _], far, intruder, friend, .. } = tenants;
+        for target in [near, far, friend] {
+            acquaint(intruder, target)?;
+            acquaint(target, intruder)?;
+        }
+        let control = format!("{} answers, in its own network", friend.name);
+        let attempts = |target| Attempts { intruder, target, control: control.clone() };
+        self.progress.step("isolation: control: B's VMs reach each other");
+        let own = attempts(friend);
+        let (arp, echo, echo_far) = (own.by_arp(), own.by_ping(), own.by_ping());
+        let (near_attempts, far_attempts) = (attempts(near), attempts(far));
+        self.must_not_reach(&near_attempts, "ARP", arp, Attempts::by_arp)?;
+        self.must_not_reach(&near_attempts, "ping", echo, Attempts::by_ping)?;
+        self.must_not_reach(&far_attempts, "ping, across hosts", echo_far, Attempts::by_ping)?;
+        self.must_drop(intruder, Forgery::Mac(near.mac))?;
+        self.must_drop(intruder, Forgery::Vlan(tenants.vlan_of_a))?;
+        self.must_drop(near, Forgery::Vlan(tenants.vlan_of_b))
+    }
+
     fn move_to(&self, station: &Station<'_>, tenant: Tenant) -> Result<(), DemoError> {
         let vlan = Some(VlanTag { id: tenant.vlan()?, ..VlanTag::default() }.into());
         let change = VfChange { vlan, ..VfChange::default() };
-        let pf = plan::pf(station.vm.host)?;
-        self.hardware.set_vf(&pf, station.vm.vf()?, &change)?;
+        self.hardware.set_vf(&station.pf, station.vf, &change)?;
         Ok(())
     }
 
@@ -337,13 +414,14 @@ impl Checks<'_> {
         control: Result<Reach, ProbeError>,
         attempt: impl FnOnce(&Attempts<'a>) -> Result<Reach, ProbeError>,
     ) -> Result<(), DemoError> {
-        let (from, to) = (attempts.intruder.vm.name, attempts.target.vm.name);
+        let answered = &attempts.control;
+        let (from, to) = (&attempts.intruder.name, &attempts.target.name);
         let row = Row::new("isolation", format!("{from} ↛ {to}"), what);
         let remedy = &look_at_vfs("the VLANs of the VFs must differ");
         self.check(row, remedy, |row| {
             let isolation = Isolation { control: control?, attempt: attempt(attempts)? };
             Ok(match isolation.proven() {
-                Ok(seen) => row.seen(format!("{seen}; answered in A's VLAN")),
+                Ok(seen) => row.seen(format!("{seen}; {answered}")),
                 Err(why) => row.seen(why).fails(remedy),
             })
         })
@@ -351,15 +429,15 @@ impl Checks<'_> {
 
     fn must_drop(&mut self, station: &Station<'_>, forgery: Forgery) -> Result<(), DemoError> {
         let what = match forgery {
-            Forgery::Mac(_) => "forged MAC, a1's".to_owned(),
+            Forgery::Mac(_) => "forged MAC of a VM of A's".to_owned(),
             Forgery::Vlan(id) => format!("forged VLAN tag, {id}"),
         };
-        let row = Row::new("isolation", format!("{} ↛ any", station.vm.name), what);
+        let row = Row::new("isolation", format!("{} ↛ any", station.name), what);
         let remedy = &look_at_vfs("anti-spoof must be on and trust off for this VF");
-        let (pf, vf, hardware) = (plan::pf(station.vm.host)?, station.vm.vf()?, self.hardware);
+        let (pf, vf, hardware) = (&station.pf, station.vf, self.hardware);
         let netdev = station.lane.netdev.as_str();
         self.check(row, remedy, |mut row| {
-            let forged = forge(station.host, netdev, forgery, 3, hardware, (&pf, vf))?;
+            let forged = forge(station.machine, netdev, forgery, 3, hardware, (pf, vf))?;
             row.loss = Some(Loss { lost: forged.dropped.min(forged.sent), of: forged.sent });
             let row = row.seen(format!("dropped, counted as {}", forgery.reason()));
             if forged.all_dropped() {
@@ -397,9 +475,9 @@ pub(super) fn judge_rdma(mut row: Row, measured: &Measured, path_mtu: u64, remed
 
 /// Tell one VM the other's address on the link, so that silence is not for want of knowing it.
 fn acquaint(who: &Station<'_>, with: &Station<'_>) -> Result<(), DemoError> {
-    let (netdev, address, mac) = (&who.lane.netdev, with.lane.address, with.vm.lane_mac());
+    let (netdev, address, mac) = (&who.lane.netdev, with.lane.address, with.mac);
     let command = format!("ip neigh replace {address} lladdr {mac} nud permanent dev {netdev}");
-    who.host.check(&command, PATIENCE).map_err(ProbeError::Host)?;
+    who.machine.check(&command, PATIENCE).map_err(ProbeError::Host)?;
     Ok(())
 }
 
@@ -407,29 +485,31 @@ fn acquaint(who: &Station<'_>, with: &Station<'_>) -> Result<(), DemoError> {
 struct Attempts<'a> {
     intruder: &'a Station<'a>,
     target: &'a Station<'a>,
+    /// What the same attempts come to where they may succeed.
+    control: String,
 }
 
 impl Attempts<'_> {
     fn by_arp(&self) -> Result<Reach, ProbeError> {
         let (from, to) = (self.intruder, self.target.lane.address);
-        Reach::by_arp(from.host, &from.lane.netdev, to, 3)
+        Reach::by_arp(from.machine, &from.lane.netdev, to, 3)
     }
 
     fn by_ping(&self) -> Result<Reach, ProbeError> {
-        Reach::by_ping(self.intruder.host, self.target.lane.address.into(), 5)
+        Reach::by_ping(self.intruder.machine, self.target.lane.address.into(), 5)
     }
 
     /// The ends tell each other their addresses over the traditional path, so that RDMA itself is
     /// what must fail.
     fn by_rdma(&self, patience: Duration) -> Result<Reach, ProbeError> {
-        let end = |station: &'_ Station<'_>| station.bridged.address.into();
+        let end = |station: &'_ Station<'_>| station.aside().address.into();
         let server = RdmaEndpoint {
-            host: self.target.host,
+            host: self.target.machine,
             port: &self.target.lane.rdma,
             exchange: end(self.target),
         };
         let client = RdmaEndpoint {
-            host: self.intruder.host,
+            host: self.intruder.machine,
             port: &self.intruder.lane.rdma,
             exchange: end(self.intruder),
         };

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use lanekeeper_model::ModelError;
 
-use super::checks::{Nic, Station};
-use super::plan::HOSTS;
+use super::checks::{Nic, Station, Tenants};
+use super::cloud::Group;
+use super::plan::{HOSTS, PlannedVm, VMS};
 
 const HEADER: [&str; 7] = ["VM", "tenant", "VLAN", "host", "VF", "its address", "bridged NIC"];
 
@@ -34,6 +35,63 @@ pub(super) fn write(
     offer("Look at the NICs", &format!("softnic show --run-root {}", nics.display()));
     offer("Take it down", "demo --down");
     Ok(text)
+}
+
+/// A demo with a server that is kept up.
+pub(super) struct Kept<'a> {
+    /// Who is where.
+    pub(super) map: String,
+    /// The server's address.
+    pub(super) server: &'a str,
+    /// Its data directory.
+    pub(super) data: &'a Path,
+    /// The folder of the software NICs.
+    pub(super) nics: &'a Path,
+}
+
+/// Who is where: the groups of both tenants.
+pub(super) fn cloud_map(groups: &[Group; 2], tenants: &Tenants<'_>) -> String {
+    let vlans = [tenants.vlan_of_a, tenants.vlan_of_b];
+    let mut text = String::new();
+    for ((group, vlan), tenant) in groups.iter().zip(vlans).zip(["tenant-a", "tenant-b"]) {
+        for vm in &group.members {
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "  {:8}  {tenant}  VLAN {vlan}  {}  VF {}  {} ({})",
+                vm.name, HOSTS[vm.host], vm.vf, vm.port.address, vm.port.name
+            );
+        }
+    }
+    text
+}
+
+/// How to use the server, its console and its VMs.
+pub(super) fn write_cloud(kept: &Kept<'_>) -> String {
+    let Kept { map, server, data, nics } = kept;
+    let (data, program) = (data.display(), crate::program());
+    let mut text = format!(
+        "\nThe demo is kept up.\n\n{map}\nThe console, for a browser on this machine (its certificate is of an \
+         authority of its own):\n    {server}/\nThe operator's API key, to sign in with:\n    {data}/operator.key\n"
+    );
+    let add = format!(
+        "context add demo --server {server} \\\n      --authority {data}/authority.crt --key-file \
+         {data}/operator.key"
+    );
+    for (what, command) in [
+        ("Use the API from the command line", add),
+        ("See the hosts, and a tenant's VMs", "fleet list".to_owned()),
+        ("", "vm list --organization tenant-a".to_owned()),
+        ("Run a command in a VM", "demo exec train-0 -- ip -br address".to_owned()),
+        ("Log in to a VM (Ctrl-] leaves it)", "demo console train-0".to_owned()),
+        ("Look at the NICs", format!("softnic show --run-root {}", nics.display())),
+        ("Take it down", "demo --down".to_owned()),
+    ] {
+        let head = if what.is_empty() { String::new() } else { format!("\n{what}:\n") };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{head}    {program} {command}");
+    }
+    text
 }
 
 /// How to try `lanekeeper host` in the emulated host, whose applied host file is `host_file`.
@@ -71,7 +129,7 @@ fn rdma_pair(from: &Station<'_>, to: &Station<'_>) -> (String, String) {
     let command = |station: &Station<'_>, server: &str| {
         let rdma = &station.lane.rdma;
         let (device, gid) = (&rdma.device, rdma.gid.index);
-        format!("{} 'ib_write_bw -F -d {device} -x {gid} -n 100{server}'", station.vm.name)
+        format!("{} 'ib_write_bw -F -d {device} -x {gid} -n 100{server}'", station.name)
     };
     (command(to, ""), command(from, &format!(" {}", to.lane.address)))
 }
@@ -80,7 +138,7 @@ type Cells = [String; HEADER.len()];
 
 fn map(stations: &[Station<'_>]) -> Result<String, ModelError> {
     let header = Ok(HEADER.map(str::to_owned));
-    let rows = std::iter::once(header).chain(stations.iter().map(row));
+    let rows = std::iter::once(header).chain(VMS.iter().zip(stations).map(row));
     let rows = rows.collect::<Result<Vec<Cells>, _>>()?;
     let widths: Vec<usize> = (0..HEADER.len())
         .map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0))
@@ -92,8 +150,7 @@ fn map(stations: &[Station<'_>]) -> Result<String, ModelError> {
     Ok(rows.iter().map(line).collect())
 }
 
-fn row(station: &Station<'_>) -> Result<Cells, ModelError> {
-    let vm = &station.vm;
+fn row((vm, station): (&PlannedVm, &Station<'_>)) -> Result<Cells, ModelError> {
     let place = |nic: &Nic| format!("{} ({}, {})", nic.address, nic.netdev, nic.rdma.device);
     Ok([
         vm.name.to_owned(),
@@ -102,7 +159,7 @@ fn row(station: &Station<'_>) -> Result<Cells, ModelError> {
         HOSTS[vm.host].to_owned(),
         vm.vf()?.to_string(),
         place(&station.lane),
-        place(&station.bridged),
+        station.bridged.as_ref().map(place).unwrap_or_default(),
     ])
 }
 
@@ -133,10 +190,14 @@ mod tests {
             },
         };
         let stations = VMS.map(|vm| Station {
-            vm,
-            host: &host,
+            name: vm.name.to_owned(),
+            host: vm.host,
+            machine: &host,
+            pf: super::super::plan::pf(vm.host).expect("a name"),
+            vf: vm.vf().expect("a VF"),
+            mac: vm.lane_mac(),
             lane: nic("eth0", "rxe0", vm.lane_address(), 3),
-            bridged: nic("eth1", "rxe1", vm.bridged_address(), 1),
+            bridged: Some(nic("eth1", "rxe1", vm.bridged_address(), 1)),
         });
         let text = write(&stations, "./lk", Path::new("/run/nics")).expect("a sound plan");
         for part in [

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use lanekeeper_softnic::Client;
+use lanekeeper_softnic::{Client, Config};
 use lanekeeper_testbed::netns::{Lab, Namespace};
 
 use super::DemoError;
@@ -23,10 +23,8 @@ const NIC_PATIENCE: Duration = Duration::from_secs(20);
 /// [`DemoError::Network`].
 pub(super) fn build(site: &Site) -> Result<[Namespace; 2], DemoError> {
     site.make(|| {
-        let mut lab = Lab::named(site.prefix());
-        let hosts = [lab.namespace(HOSTS[0])?, lab.namespace(HOSTS[1])?];
+        let (lab, hosts) = cabled(site)?;
         let [one, two] = &hosts;
-        lab.cable((one, UPLINK), (two, UPLINK), CABLE_MTU)?;
         lab.cable((one, BRIDGE_CABLE), (two, BRIDGE_CABLE), MTU.into())?;
         for host in &hosts {
             host.add_bridge(BRIDGE, MTU.into())?;
@@ -38,6 +36,27 @@ pub(super) fn build(site: &Site) -> Result<[Namespace; 2], DemoError> {
         lab.keep();
         Ok(hosts)
     })
+}
+
+/// Make both hosts with nothing but the cable between the software NICs. They stand until
+/// [`Site::remove`].
+///
+/// # Errors
+/// [`DemoError::Network`].
+pub(super) fn build_bare(site: &Site) -> Result<[Namespace; 2], DemoError> {
+    site.make(|| {
+        let (lab, hosts) = cabled(site)?;
+        lab.keep();
+        Ok(hosts)
+    })
+}
+
+fn cabled(site: &Site) -> Result<(Lab, [Namespace; 2]), DemoError> {
+    let mut lab = Lab::named(site.prefix());
+    let hosts = [lab.namespace(HOSTS[0])?, lab.namespace(HOSTS[1])?];
+    let [one, two] = &hosts;
+    lab.cable((one, UPLINK), (two, UPLINK), CABLE_MTU)?;
+    Ok((lab, hosts))
 }
 
 /// A software NIC that runs in a host's namespace.
@@ -56,9 +75,9 @@ impl NicProcess {
         site: &Site,
         host: usize,
         namespace: &Namespace,
+        config: &Config,
     ) -> Result<Self, DemoError> {
-        let config = plan::nic_config(host, &nics_folder(site))?;
-        let text = toml::to_string(&config).map_err(|error| DemoError::plan(&error))?;
+        let text = toml::to_string(config).map_err(|error| DemoError::plan(&error))?;
         let file = site.folder().join(format!("{}.toml", config.name));
         let log = site.folder().join(format!("{}.log", config.name));
         let written = |path: &Path, error| DemoError::file(path, error);

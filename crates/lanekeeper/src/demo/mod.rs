@@ -1,7 +1,10 @@
 //! `lanekeeper demo`: two emulated hosts with a software NIC each, VMs of two tenants on their VFs,
-//! and the proof that lanes work and tenants stay apart.
+//! and the proof that lanes work and tenants stay apart. As a cloud does it ([`cloud`]): a server, an
+//! agent on each host, and VMs by the API; or without these, beside a traditional NIC ([`perform`]); or
+//! on VFs of an emulated SR-IOV NIC ([`sriov`]).
 
 mod checks;
+mod cloud;
 mod console;
 mod guide;
 mod hosts;
@@ -40,8 +43,8 @@ use plan::VMS;
 use progress::Progress;
 use residue::Site;
 
-/// Show the whole on one machine: two emulated hosts, VMs on VFs of a software NIC, RoCE v2
-/// between them, and tenants kept apart.
+/// Show the whole on one machine: a server, two emulated hosts with an agent and a software NIC each,
+/// groups of VMs of two tenants by the API, RoCE v2 between them, and tenants kept apart.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
@@ -52,9 +55,12 @@ packages stay, and the guest's image in /var/cache/lanekeeper (LANEKEEPER_CACHE 
 )]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct Args {
-    /// Leave hosts, NICs and VMs up, and say how to log in.
+    /// Leave the server with its console, hosts, NICs and VMs up, and say how to use them.
     #[arg(long)]
     keep: bool,
+    /// Show the lanes alone: no server, and beside each VF a traditional NIC on a bridge to compare.
+    #[arg(long, conflicts_with_all = ["down", "sriov"])]
+    lanes: bool,
     /// Show it on real SR-IOV VFs instead: an emulated host with an emulated SR-IOV NIC, whose VFs
     /// go to VMs by VFIO.
     #[arg(long, conflicts_with = "down")]
@@ -76,7 +82,8 @@ pub(crate) struct Args {
 enum Command {
     /// Run a command in a VM of a demo that was kept up.
     Exec {
-        /// Which VM: a1, a2, a3 or b1; with --sriov the emulated host, named host.
+        /// Which VM: train-0, train-1, train-2, rival-0 or rival-1; with --lanes a1, a2, a3 or b1; with
+        /// --sriov the emulated host, named host.
         vm: String,
         /// The command: one word is shell text, several are a program and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -125,6 +132,16 @@ enum DemoError {
     Network(#[from] NetnsError),
     #[error("the software NIC of {host} {why}; the end of {log}")]
     Nic { host: &'static str, why: String, log: String },
+    #[error("the {what} {why}; the end of {log}")]
+    Process { what: String, why: String, log: String },
+    #[error("the API: {0}")]
+    Api(#[from] lanekeeper_client::Error),
+    #[error(transparent)]
+    Node(#[from] lanekeeper_node::NodeError),
+    #[error("VM '{vm}' of the group {why}")]
+    NotActive { vm: String, why: String },
+    #[error("{what} within {seconds} s")]
+    Late { what: String, seconds: u64 },
     #[error(transparent)]
     Vm(#[from] VmError),
     #[error("VM {vm} no longer answers: {why}; the end of {log}")]
@@ -206,6 +223,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             if args.sriov {
                 show(&site, keep, form, sriov::STEPS, move |site, progress| {
                     sriov::perform(site, keep, progress)
+                })
+            } else if !args.lanes {
+                show(&site, keep, form, cloud::STEPS, move |site, progress| {
+                    cloud::perform(site, keep, progress)
                 })
             } else {
                 let steps = PREPARATIONS + checks::STEPS;
@@ -307,20 +328,14 @@ const PREPARATIONS: usize = 7;
 
 fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     let began = Instant::now();
-    progress.step("packages of this machine");
-    packages::ensure(packages::VM, &mut |what| progress.detail(what))?;
-    progress.step("guest image");
-    let cache = guest_image::cache_folder();
-    let image = guest_image::ensure(&cache, &mut |what| progress.detail(what))?;
-    progress.step("what carries guests out here");
-    let cpus = vms::Cpus::choose(&image, &cache)?;
-    progress.detail(cpus.reason());
+    let (image, cpus) = prepare(progress)?;
     progress.step("two hosts");
     let hosts = hosts::build(site)?;
     progress.step("a software NIC for each host");
     let mut nics = Vec::new();
     for (host, namespace) in hosts.iter().enumerate() {
-        nics.push(NicProcess::start(site, host, namespace)?);
+        let config = plan::nic_config(host, &hosts::nics_folder(site))?;
+        nics.push(NicProcess::start(site, host, namespace, &config)?);
     }
     progress.step("four VMs boot");
     let vms = vms::boot(site, &hosts, &image, &cpus, keep, progress)?;
@@ -331,6 +346,29 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     nics_run()?;
     let mut done = checked.map_err(|error| vms::with_console(site, error))?;
     let report = &mut done.report;
+    conclude(report, &cpus, began);
+    if keep {
+        let kept = vms.into_iter().map(Vm::keep_running).collect::<Result<_, _>>()?;
+        vms::keep(site, kept)?;
+    }
+    Ok(done)
+}
+
+/// What every run with software NICs begins with: three steps.
+fn prepare(progress: &Progress) -> Result<(guest_image::GuestImage, vms::Cpus), DemoError> {
+    progress.step("packages of this machine");
+    packages::ensure(packages::VM, &mut |what| progress.detail(what))?;
+    progress.step("guest image");
+    let cache = guest_image::cache_folder();
+    let image = guest_image::ensure(&cache, &mut |what| progress.detail(what))?;
+    progress.step("what carries guests out here");
+    let cpus = vms::Cpus::choose(&image, &cache)?;
+    progress.detail(cpus.reason());
+    Ok((image, cpus))
+}
+
+/// What was emulated, and how it ended.
+fn conclude(report: &mut Report, cpus: &vms::Cpus, began: Instant) {
     report.statements.push(format!(
         "Emulated: both hosts (network namespaces joined by veth pairs), their NICs (the software \
          NIC), {}. The figures show that it works, never how fast hardware would be. Latency of \
@@ -343,11 +381,6 @@ fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
         report.rows.len(),
         if report.holds() { "all hold" } else { "NOT all hold" }
     ));
-    if keep {
-        let kept = vms.into_iter().map(Vm::keep_running).collect::<Result<_, _>>()?;
-        vms::keep(site, kept)?;
-    }
-    Ok(done)
 }
 
 fn check(

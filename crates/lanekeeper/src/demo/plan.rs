@@ -107,12 +107,8 @@ pub(super) fn pf(host: usize) -> Result<PfId, ModelError> {
 
 /// Configuration of a host's software NIC with its folder under `root`.
 pub(super) fn nic_config(host: usize, root: &Path) -> Result<Config, DemoError> {
-    let name = nic_name(host)?;
     let here: Vec<&PlannedVm> = VMS.iter().filter(|vm| vm.host == host).collect();
-    let mut config = Config::new(name.clone(), here.len());
-    let interface = InterfaceName::new(UPLINK).map_err(|error| DemoError::plan(&error))?;
-    config.uplink = UplinkConfig::Packet { interface };
-    config.run_dir = Some(root.join(name.as_str()));
+    let mut config = bare_nic_config(host, here.len(), root)?;
     for vm in here {
         let change = VfChange {
             mac: Some(vm.lane_mac()),
@@ -123,6 +119,16 @@ pub(super) fn nic_config(host: usize, root: &Path) -> Result<Config, DemoError> 
         config.vf.insert(vm.vf()?.to_string(), change);
     }
     config.validate().map_err(|error| DemoError::plan(&error))?;
+    Ok(config)
+}
+
+/// Configuration of a host's software NIC whose VFs nobody has yet.
+pub(super) fn bare_nic_config(host: usize, vfs: usize, root: &Path) -> Result<Config, DemoError> {
+    let name = nic_name(host)?;
+    let mut config = Config::new(name.clone(), vfs);
+    let interface = InterfaceName::new(UPLINK).map_err(|error| DemoError::plan(&error))?;
+    config.uplink = UplinkConfig::Packet { interface };
+    config.run_dir = Some(root.join(name.as_str()));
     Ok(config)
 }
 

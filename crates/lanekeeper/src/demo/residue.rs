@@ -2,8 +2,8 @@
 //! run itself, by `--down`, and by the next run after one that was killed.
 //!
 //! Nothing has to be remembered for that. Every process of the demo runs in one of its network
-//! namespaces, whose names all begin alike; every interface goes with its namespace; every file is
-//! in one folder.
+//! namespaces, whose names all begin alike, or has the demo's mark in its environment, which those that
+//! it starts inherit; every interface goes with its namespace; every file is in one folder.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,6 +20,9 @@ use super::DemoError;
 
 /// Where iproute2 keeps a file for each namespace (ip-netns(8)).
 const NAMESPACES: &str = "/run/netns";
+
+/// The variable that a demo's processes have in their environment; its value is the site's folder.
+const MARK: &str = "LANEKEEPER_DEMO";
 
 /// Where a demo lives on this machine.
 #[derive(Debug)]
@@ -62,6 +65,11 @@ impl Site {
         &self.prefix
     }
 
+    /// Have a process, and those it starts, end with the demo.
+    pub(super) fn mark(&self, command: &mut Command) {
+        command.env(MARK, &self.folder);
+    }
+
     /// Make the site this process's, after removing what a killed run has left. Returns whether
     /// there was something to remove.
     ///
@@ -81,7 +89,7 @@ impl Site {
             }
             _ => {}
         }
-        let left = self.folder.exists() || !self.namespaces().is_empty();
+        let left = self.is_there();
         if left {
             self.remove()?;
             fs::create_dir_all(above).map_err(|error| DemoError::file(above, error))?;
@@ -116,9 +124,13 @@ impl Site {
             }
             _ => {}
         }
-        let left = self.folder.exists() || !self.namespaces().is_empty();
+        let left = self.is_there();
         self.remove()?;
         Ok(left)
+    }
+
+    fn is_there(&self) -> bool {
+        self.folder.exists() || !self.namespaces().is_empty() || !self.marked().is_empty()
     }
 
     /// Make something that has to be removed later. Refused once [`Self::close`] was called, so
@@ -175,8 +187,9 @@ impl Site {
     fn end_processes(&self) -> Vec<String> {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
-            let pids: Vec<Pid> =
-                self.namespaces().iter().flat_map(|namespace| processes_in(namespace)).collect();
+            let namespaces = self.namespaces();
+            let within = namespaces.iter().flat_map(|namespace| processes_in(namespace));
+            let pids: Vec<Pid> = within.chain(self.marked()).collect();
             if pids.is_empty() {
                 return Vec::new();
             }
@@ -192,6 +205,23 @@ impl Site {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Processes with the demo's mark (proc(5), `/proc/PID/environ`). One that has ended and waits for
+    /// its parent has no environment any more.
+    fn marked(&self) -> Vec<Pid> {
+        let mark = format!("{MARK}={}", self.folder.display());
+        let is_marked = |pid: &Pid| {
+            let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+            let environment = environment.unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        };
+        fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?))
+            .filter(is_marked)
+            .collect()
     }
 
     fn namespaces(&self) -> Vec<String> {
@@ -289,6 +319,24 @@ mod tests {
         assert!(!Path::new(NAMESPACES).join(&namespace).exists());
         assert!(!left.wait().expect("ended").success());
         site.remove().expect("removed");
+    }
+
+    #[test]
+    fn a_process_with_the_mark_ends_with_the_demo_and_so_does_one_it_started() {
+        let site = site("marked");
+        site.claim().expect("free");
+        let mut command = Command::new("sh");
+        command.args(["-c", "setsid sleep 600 & sleep 600"]);
+        site.mark(&mut command);
+        let mut marked = command.spawn().expect("started");
+        while site.marked().len() < 3 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        as_if_killed(&site);
+        // Killed, a child of this process waits to be reaped; the rest is nobody's.
+        assert!(site.down().expect("taken down"));
+        assert!(!marked.wait().expect("ended").success());
+        assert_eq!(site.marked(), []);
     }
 
     #[test]

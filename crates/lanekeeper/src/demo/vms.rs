@@ -177,9 +177,9 @@ pub(super) fn with_console(site: &Site, error: DemoError) -> DemoError {
 
 /// Sockets of a VM that was kept.
 #[derive(Serialize, Deserialize)]
-struct Lines {
-    agent: PathBuf,
-    console: PathBuf,
+pub(super) struct Lines {
+    pub(super) agent: PathBuf,
+    pub(super) console: PathBuf,
 }
 
 /// Write down how each VM that runs on is reached.
@@ -187,12 +187,17 @@ struct Lines {
 /// # Errors
 /// [`DemoError::File`].
 pub(super) fn keep(site: &Site, vms: Vec<Kept>) -> Result<(), DemoError> {
-    let lines: BTreeMap<_, _> = vms
-        .into_iter()
-        .map(|Kept { name, agent, console, .. }| (name, Lines { agent, console }))
-        .collect();
+    let lines = |Kept { name, agent, console, .. }| (name, Lines { agent, console });
+    keep_lines(site, &vms.into_iter().map(lines).collect())
+}
+
+/// Write down how each VM is reached, by its name.
+///
+/// # Errors
+/// [`DemoError::File`].
+pub(super) fn keep_lines(site: &Site, lines: &BTreeMap<String, Lines>) -> Result<(), DemoError> {
     let file = lines_file(site);
-    let text = serde_json::to_vec(&lines).map_err(|error| DemoError::plan(&error))?;
+    let text = serde_json::to_vec(lines).map_err(|error| DemoError::plan(&error))?;
     fs::write(&file, text).map_err(|error| DemoError::file(&file, error))
 }
 

@@ -510,6 +510,10 @@ impl Machine for Vm {
         Ok(())
     }
 
+    fn hang_up(&self) {
+        self.agent.hang_up();
+    }
+
     fn shutdown(&self, within: Duration) -> Result<Ending, VmError> {
         let deadline = Instant::now() + within;
         let left = || deadline.saturating_duration_since(Instant::now());
