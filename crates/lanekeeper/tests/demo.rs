@@ -7,6 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use lanekeeper_testbed::guest_image;
+use lanekeeper_testbed::sdk::{Sdk, Target};
+
 /// One demo at a time runs on a machine.
 fn alone() -> MutexGuard<'static, ()> {
     static DEMO: Mutex<()> = Mutex::new(());
@@ -92,24 +95,53 @@ fn vms_made_by_the_api_are_proven_and_deleted_and_nothing_is_left() {
     assert_nothing_is_left();
 }
 
+/// The server's data directory of a demo that is kept up.
+const DATA: &str = "/run/lanekeeper/demo/server";
+
+/// The server's address.
+fn server() -> String {
+    let log = std::fs::read_to_string("/run/lanekeeper/demo/server.log").expect("a log");
+    let server = log.lines().find_map(|line| line.strip_prefix("serving ")).expect("an address");
+    server.to_owned()
+}
+
+/// What the program says, as an operator.
+fn lanekeeper(arguments: &[&str]) -> String {
+    let key = std::fs::read_to_string(Path::new(DATA).join("operator.key")).expect("a key");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lanekeeper"));
+    command.args(arguments).env("LANEKEEPER_SERVER", server());
+    command.env("LANEKEEPER_AUTHORITY", Path::new(DATA).join("authority.crt"));
+    command.env("LANEKEEPER_API_KEY", key.trim());
+    let output = command.output().expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The public SDK of this language takes two VMs that really boot through their life.
+fn lives(sdk: Sdk, key: &str) {
+    let cache = guest_image::cache_folder();
+    let installed = sdk.install(&cache, &mut |what| println!("{what}")).expect("installed");
+    let target = Target {
+        url: &format!("{}/v1", server()),
+        key,
+        authority: &Path::new(DATA).join("authority.crt"),
+        region: "demo",
+        flavor: "small",
+        image: "guest",
+        seconds: 180,
+    };
+    let mut script = sdk.script(&installed, &target).expect("written");
+    let ended = script.stdin(Stdio::null()).output().expect("runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(said.contains("ok: the environment is gone"), "{said}");
+}
+
 #[test]
-fn what_is_kept_up_has_a_server_that_the_command_line_and_a_browser_can_use() {
+fn what_is_kept_up_has_a_server_for_the_command_line_and_the_public_sdks() {
     let _alone = alone();
     let rows = report(&["--keep"]);
     assert_eq!(rows["API"].len(), 2);
-    let log = std::fs::read_to_string("/run/lanekeeper/demo/server.log").expect("a log");
-    let server = log.lines().find_map(|line| line.strip_prefix("serving ")).expect("an address");
-    let lanekeeper = |arguments: &[&str]| {
-        let data = Path::new("/run/lanekeeper/demo/server");
-        let key = std::fs::read_to_string(data.join("operator.key")).expect("a key");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lanekeeper"));
-        command.args(arguments).env("LANEKEEPER_SERVER", server);
-        command.env("LANEKEEPER_AUTHORITY", data.join("authority.crt"));
-        command.env("LANEKEEPER_API_KEY", key.trim());
-        let output = command.output().expect("runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
     let vms = lanekeeper(&["vm", "list", "--organization", "tenant-a"]);
     assert_eq!(vms.matches("ACTIVE").count(), 3, "{vms}");
     let names = lanekeeper(&["demo", "exec", "train-2", "hostname"]);
@@ -119,6 +151,20 @@ fn what_is_kept_up_has_a_server_that_the_command_line_and_a_browser_can_use() {
     lanekeeper(&["vm", "start", "rival-0", "--wait", "--organization", "tenant-b"]);
     let address = lanekeeper(&["demo", "exec", "rival-0", "ip -br -4 address show dev rail0"]);
     assert!(address.contains("10.10.0."), "{address}");
+    let made = lanekeeper(&[
+        "key",
+        "create",
+        "sdk",
+        "--role",
+        "member",
+        "--organization",
+        "tenant-a",
+        "--json",
+    ]);
+    let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
+    let key = made["secret"].as_str().expect("a secret");
+    lives(Sdk::Python, key);
+    lives(Sdk::JavaScript, key);
     assert!(demo(&["--down"]).status().expect("runs").success());
     assert_nothing_is_left();
 }
