@@ -72,7 +72,7 @@ pub enum ServerError {
     },
 }
 
-fn system(what: impl ToString) -> impl FnOnce(std::io::Error) -> ServerError {
+fn system<T: ToString>(what: &T) -> impl FnOnce(std::io::Error) -> ServerError + use<T> {
     let what = what.to_string();
     move |error| ServerError::System { what, error }
 }
@@ -97,7 +97,7 @@ impl Server {
     /// [`ServerError`].
     pub async fn start(config: Config) -> Result<Self, ServerError> {
         let data = &config.data;
-        std::fs::create_dir_all(data).map_err(system(data.display()))?;
+        std::fs::create_dir_all(data).map_err(system(&data.display()))?;
         let authority = Arc::new(Authority::open(data)?);
         let store: Arc<dyn Store> = match &config.store {
             StoreConfig::Embedded => Arc::new(Embedded::open(&data.join("store"))?),
@@ -109,8 +109,8 @@ impl Server {
             None => authority.issue_server(&config.names)?,
         };
         let port = tokio::net::TcpListener::bind(config.listen).await;
-        let port = port.map_err(system(config.listen))?;
-        let address = port.local_addr().map_err(system(config.listen))?;
+        let port = port.map_err(system(&config.listen))?;
+        let address = port.local_addr().map_err(system(&config.listen))?;
         let listener = Listener::new(port, &authority, certificate, Limits::default())?;
         let cloud = Arc::new(Cloud::new(store));
         first_operator(&cloud, data).await?;
@@ -157,7 +157,10 @@ impl Server {
         let presented = listener.presented();
         let signer = Arc::clone(&authority);
         let renewal = tokio::spawn(async move {
-            while renews {
+            if !renews {
+                return;
+            }
+            loop {
                 let until = presented.renew_at().duration_since(std::time::SystemTime::now());
                 tokio::time::sleep(until.unwrap_or_default().max(Duration::from_secs(60))).await;
                 match signer.issue_server(&names) {
@@ -185,7 +188,7 @@ impl Server {
         };
         lives.abort();
         renewal.abort();
-        served.map_err(system(address))
+        served.map_err(system(&address))
     }
 }
 
@@ -224,12 +227,12 @@ pub async fn new_operator_key(cloud: &Cloud, data: &Path) -> Result<PathBuf, Ser
     // Opened first: a key that cannot be written down is not made.
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    let mut written = options.open(&new).map_err(system(new.display()))?;
+    let mut written = options.open(&new).map_err(system(&new.display()))?;
     let spec =
         ApiKeySpec { name: "first operator".to_owned(), role: Role::Operator, expires_at: None };
     let (_, secret) = cloud.create_key(&name, spec, Role::Operator).await?;
-    writeln!(written, "{}", secret.reveal()).map_err(system(new.display()))?;
-    written.sync_all().map_err(system(new.display()))?;
-    std::fs::rename(&new, &file).map_err(system(file.display()))?;
+    writeln!(written, "{}", secret.reveal()).map_err(system(&new.display()))?;
+    written.sync_all().map_err(system(&new.display()))?;
+    std::fs::rename(&new, &file).map_err(system(&file.display()))?;
     Ok(file)
 }

@@ -80,7 +80,9 @@ impl From<CloudError> for Problem {
         match error {
             CloudError::NotFound { .. } => Self::not_found(detail),
             CloudError::Taken { .. } => conflict("taken", "There is one already"),
-            CloudError::Invalid { .. } => Self::invalid(detail),
+            CloudError::Invalid { .. } | CloudError::Refused(Refusal::Request(_)) => {
+                Self::invalid(detail)
+            }
             CloudError::PathCannot { .. } => {
                 let status = StatusCode::UNPROCESSABLE_ENTITY;
                 Self::new(status, "path-cannot", "The path of the frames cannot do this", detail)
@@ -94,7 +96,6 @@ impl From<CloudError> for Problem {
                 conflict("quota", "The quota does not allow it")
             }
             CloudError::Refused(Refusal::NoRoom { .. }) => conflict("no-room", "There is no room"),
-            CloudError::Refused(Refusal::Request(_)) => Self::invalid(detail),
             CloudError::Store(error) => Self::from(error),
         }
     }

@@ -107,7 +107,7 @@ impl CloudError {
     }
 
     /// There is none of that name or id.
-    pub(crate) fn none(noun: &'static str, which: impl ToString) -> Self {
+    pub(crate) fn none(noun: &'static str, which: &(impl ToString + ?Sized)) -> Self {
         Self::NotFound { noun, which: which.to_string() }
     }
 

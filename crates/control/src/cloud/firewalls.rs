@@ -128,7 +128,7 @@ impl Cloud {
         id: u64,
     ) -> Result<(), CloudError> {
         if !was.value.rules.iter().any(|rule| rule.id == id) {
-            return Err(CloudError::none("firewall rule", id));
+            return Err(CloudError::none("firewall rule", &id));
         }
         let mut now = was.value.clone();
         now.rules.retain(|rule| rule.id != id);
@@ -176,7 +176,7 @@ impl Cloud {
         let all = self.all::<Firewall>(&vm.organization).await?;
         for id in wanted {
             let found = all.iter().find(|firewall| firewall.value.id == *id);
-            let firewall = &found.ok_or_else(|| CloudError::none("firewall", id))?.value;
+            let firewall = &found.ok_or_else(|| CloudError::none("firewall", &id))?.value;
             check_open(firewall)?;
             check_same_environment(firewall, vm)?;
         }

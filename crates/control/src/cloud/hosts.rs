@@ -31,7 +31,7 @@ impl Cloud {
     async fn host(&self, region: &RegionName, name: &HostName) -> Result<Host, CloudError> {
         let get = async |key: Key| self.store.get(&key).await;
         let entry = get(keys::host(region, name)).await?;
-        let entry = entry.ok_or_else(|| CloudError::none("host", format!("'{name}'")))?;
+        let entry = entry.ok_or_else(|| CloudError::none("host", &format!("'{name}'")))?;
         let claims = get(keys::claims_of(region, name)).await?;
         let claims = claims.map(Stored::<HostClaims>::read).transpose()?;
         Ok(Host {

@@ -121,7 +121,7 @@ impl Cloud {
     ) -> Result<Stored<Environment>, CloudError> {
         let environment = self.get::<Environment>(organization, id).await?;
         if environment.value.deleting {
-            return Err(CloudError::none("environment", id));
+            return Err(CloudError::none("environment", &id));
         }
         Ok(environment)
     }
@@ -204,22 +204,21 @@ impl Cloud {
         barred: &mut BTreeSet<u32>,
     ) -> Result<Subnet, CloudError> {
         let id = self.new_id().await?;
-        let cidr = match spec.cidr {
-            Some(cidr) => usable(cidr)?,
-            None => {
-                let scope = region.name.as_str();
-                let bits = u32::from(BLOCK_PREFIX.saturating_sub(region.addresses.prefix_len()));
-                let count = 1_u32.checked_shl(bits).unwrap_or(u32::MAX);
-                let free = self.free_number("blocks", scope, count, id, barred).await?;
-                let free = free.ok_or_else(|| CloudError::Exhausted {
-                    what: "block of addresses",
-                    within: format!("region {} ({})", region.name, region.addresses),
-                    instead: "name a cidr of your own, or delete a subnet",
-                })?;
-                barred.insert(free);
-                draft.take_number("blocks", scope, free, id)?;
-                block(region.addresses, free)
-            }
+        let cidr = if let Some(cidr) = spec.cidr {
+            usable(cidr)?
+        } else {
+            let scope = region.name.as_str();
+            let bits = u32::from(BLOCK_PREFIX.saturating_sub(region.addresses.prefix_len()));
+            let count = 1_u32.checked_shl(bits).unwrap_or(u32::MAX);
+            let free = self.free_number("blocks", scope, count, id, barred).await?;
+            let free = free.ok_or_else(|| CloudError::Exhausted {
+                what: "block of addresses",
+                within: format!("region {} ({})", region.name, region.addresses),
+                instead: "name a cidr of your own, or delete a subnet",
+            })?;
+            barred.insert(free);
+            draft.take_number("blocks", scope, free, id)?;
+            block(region.addresses, free)
         };
         let first = Ipv4Addr::from_bits(cidr.network().to_bits() + 1);
         let gateway = spec.gateway.or(network.routed.then_some(first));
@@ -292,7 +291,7 @@ impl Cloud {
     ) -> Result<Stored<Network>, CloudError> {
         let network = self.get::<Network>(organization, id).await?;
         if network.value.deleting {
-            return Err(CloudError::none("network", id));
+            return Err(CloudError::none("network", &id));
         }
         Ok(network)
     }
@@ -470,8 +469,9 @@ fn roce_v1_is_not_routed() -> CloudError {
 
 /// A MAC that no other port has: locally administered, with the port's id.
 fn station(port: u64) -> MacAddr {
-    let [.., a, b, c, d, e] = port.to_be_bytes();
-    MacAddr([0x02, a, b, c, d, e])
+    let mut mac = [0x02; 6];
+    mac[1..].copy_from_slice(&port.to_be_bytes()[3..]);
+    MacAddr(mac)
 }
 
 /// Addresses of stations in a subnet.

@@ -51,7 +51,7 @@ impl Cloud {
     async fn one<T: Resource>(&self, key: Key, id: u64) -> Result<Stored<T>, CloudError> {
         match self.store.get(&key).await? {
             Some(entry) => Ok(Stored::read(entry)?),
-            None => Err(CloudError::none(T::NOUN, id)),
+            None => Err(CloudError::none(T::NOUN, &id)),
         }
     }
 
@@ -163,7 +163,7 @@ impl Cloud {
     ) -> Result<Stored<T>, CloudError> {
         match self.who_has::<T>(organization.as_str(), name).await? {
             Some(id) => self.get(organization, id).await,
-            None => Err(CloudError::none(T::NOUN, format!("'{name}'"))),
+            None => Err(CloudError::none(T::NOUN, &format!("'{name}'"))),
         }
     }
 
@@ -174,7 +174,7 @@ impl Cloud {
     pub async fn named_global<T: Global>(&self, name: &str) -> Result<Stored<T>, CloudError> {
         match self.who_has::<T>("", name).await? {
             Some(id) => self.get_global(id).await,
-            None => Err(CloudError::none(T::NOUN, format!("'{name}'"))),
+            None => Err(CloudError::none(T::NOUN, &format!("'{name}'"))),
         }
     }
 }

@@ -395,7 +395,7 @@ impl Cloud {
     /// [`CloudError::NotFound`].
     pub async fn delete_rule(&self, was: &Stored<Vm>, id: u64) -> Result<(), CloudError> {
         if !was.value.security_rules.iter().any(|rule| rule.id == id) {
-            return Err(CloudError::none("security rule", id));
+            return Err(CloudError::none("security rule", &id));
         }
         self.change_vm(was, "rules", "a security rule was taken away", |vm| {
             vm.security_rules.retain(|rule| rule.id != id);

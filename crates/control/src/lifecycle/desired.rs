@@ -6,7 +6,7 @@ use crate::cloud::{Cloud, CloudError};
 use crate::protocol::{DesiredPort, DesiredVm, PortAddress, Power, Route};
 use crate::resource::{Located, Network, Port, Subnet, Vm};
 
-fn wrong(field: &'static str, value: impl ToString, why: impl ToString) -> CloudError {
+fn wrong(field: &'static str, value: &impl ToString, why: &impl ToString) -> CloudError {
     CloudError::Invalid { field, value: value.to_string(), why: why.to_string() }
 }
 
@@ -47,9 +47,9 @@ fn compose_port(
     rate: Mbps,
 ) -> Result<DesiredPort, CloudError> {
     let vlan = network.vlan.unwrap_or(0);
-    let id = VlanId::new(vlan.into()).map_err(|error| wrong("vlan", vlan, error))?;
+    let id = VlanId::new(vlan.into()).map_err(|error| wrong("vlan", &vlan, &error))?;
     let vlan = VlanTag { id, pcp: Pcp::default(), ..VlanTag::default() };
-    let mtu = Mtu::new(network.mtu.into()).map_err(|error| wrong("mtu", network.mtu, error))?;
+    let mtu = Mtu::new(network.mtu.into()).map_err(|error| wrong("mtu", &network.mtu, &error))?;
     Ok(DesiredPort {
         port: port.id,
         name: port.name.clone(),

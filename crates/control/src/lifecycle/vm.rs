@@ -78,7 +78,7 @@ pub(super) fn located_in(placement: &Placement, number: u32) -> Result<Located, 
     let mut all =
         placement.0.iter().flat_map(|(host, places)| places.iter().map(move |p| (host, p)));
     let found = all.find(|(_, place)| place.vm == number);
-    let (host, place) = found.ok_or_else(|| CloudError::none("place of VM", number))?;
+    let (host, place) = found.ok_or_else(|| CloudError::none("place of VM", &number))?;
     Ok(Located { host: host.clone(), place: place.clone() })
 }
 

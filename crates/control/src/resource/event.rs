@@ -1,5 +1,7 @@
 //! What has happened: events for tenants, the audit trail, and what was used how long.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +100,8 @@ impl UsageRecord {
     /// Reckon the hours: until now if it still has them.
     pub fn reckon(&mut self) {
         let until = self.to.unwrap_or_else(Time::now);
-        let hours = (until.second() - self.from.second()).max(0) as f64 / 3600.0;
+        let seconds = until.second().saturating_sub(self.from.second()).max(0).unsigned_abs();
+        let hours = Duration::from_secs(seconds).as_secs_f64() / 3600.0;
         (self.vf_hours, self.gpu_hours) =
             (hours * f64::from(self.vfs), hours * f64::from(self.gpus));
     }

@@ -28,14 +28,14 @@ use crate::keys::{HostName, RegionName};
 /// Its file in a server's data directory.
 const FILE: &str = "authority.pem";
 
-const DAY: Duration = Duration::from_hours(24);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long an authority's certificate is valid: a fleet's life, since every agent would have to learn
 /// the next one.
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(365 * 20);
 /// How long a server's or an agent's is.
 const LIFE: Duration = DAY.saturating_mul(90);
 /// How far the clock of a new agent may lag behind the server's.
-const CLOCK_LAG: Duration = Duration::from_hours(1);
+const CLOCK_LAG: Duration = Duration::from_secs(3600);
 
 /// A certificate that was just signed.
 #[derive(Clone, Debug)]

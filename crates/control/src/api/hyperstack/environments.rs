@@ -31,6 +31,7 @@ pub(super) fn add(routes: &mut Routes) {
 }
 
 #[derive(Serialize, JsonSchema)]
+#[expect(clippy::struct_field_names, reason = "named as on the wire")]
 struct Environments {
     #[serde(flatten)]
     served: Served,
@@ -88,7 +89,7 @@ async fn create(
     let Json(CreateEnvironment { name, region }) = call.body;
     check_name(&name)?;
     let region =
-        RegionName::new(&region).map_err(|_| CloudError::none("region", format!("'{region}'")))?;
+        RegionName::new(&region).map_err(|_| CloudError::none("region", &format!("'{region}'")))?;
     let spec = EnvironmentSpec { name, region };
     let made = call.state.cloud.create_environment(&call.who.organization, spec, None).await?;
     Ok(one(&made, "Environment created successfully"))
@@ -172,7 +173,7 @@ async fn quota(call: About) -> Answer<VmQuota> {
         percentage_used: if max_vms == 0 {
             100.0
         } else {
-            current_vms as f64 * 100.0 / max_vms as f64
+            super::show::rounded(current_vms) * 100.0 / super::show::rounded(max_vms)
         },
     }))
 }

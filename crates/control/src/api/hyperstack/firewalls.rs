@@ -89,6 +89,7 @@ struct OneFirewall {
 }
 
 #[derive(Serialize, JsonSchema)]
+#[expect(clippy::struct_field_names, reason = "named as on the wire")]
 struct Firewalls {
     #[serde(flatten)]
     served: Served,

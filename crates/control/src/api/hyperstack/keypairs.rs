@@ -33,6 +33,7 @@ pub(super) fn add(routes: &mut Routes) {
 }
 
 #[derive(Serialize, JsonSchema)]
+#[expect(clippy::struct_field_names, reason = "named as on the wire")]
 struct Keypairs {
     #[serde(flatten)]
     served: Served,

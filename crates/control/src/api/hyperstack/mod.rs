@@ -170,6 +170,7 @@ struct Paged {
 }
 
 /// One page of items.
+#[expect(clippy::struct_field_names, reason = "named as on the wire")]
 struct Page<T> {
     items: Vec<T>,
     /// How many there are in all.

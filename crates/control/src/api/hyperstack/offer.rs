@@ -199,7 +199,7 @@ fn image_in(region: &str, image: &ImageResource) -> ImageFields {
 }
 
 fn display_size(bytes: u64) -> String {
-    let mb = bytes as f64 / 1e6;
+    let mb = super::show::rounded(bytes) / 1e6;
     if mb < 1000.0 { format!("{mb:.1} MB") } else { format!("{:.1} GB", mb / 1000.0) }
 }
 

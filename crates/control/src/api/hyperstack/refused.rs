@@ -116,7 +116,7 @@ fn nothing(routes: &mut Routes) {
         ("/v1/core/profiles/{id}", "profile"),
     ] {
         let none = move |call: Call<Caller, ById>| async move {
-            Err::<Reply<Served>, Problem>(CloudError::none(noun, call.path.id).into())
+            Err::<Reply<Served>, Problem>(CloudError::none(noun, &call.path.id).into())
         };
         routes.add(get(path, "Not found: there are none."), none);
         routes.add(delete(path, "Not found: there are none."), none);

@@ -51,8 +51,14 @@ fn fingerprint(public_key: &str) -> String {
     format!("SHA256:{}", BASE64_STANDARD_NO_PAD.encode(Sha256::digest(blob)))
 }
 
+/// A count, for a figure that people read.
+#[expect(clippy::cast_precision_loss, reason = "nobody reads more than fifteen digits")]
+pub(super) fn rounded(count: u64) -> f64 {
+    count as f64
+}
+
 pub(super) fn gib(mib: u64) -> f64 {
-    mib as f64 / 1024.0
+    rounded(mib) / 1024.0
 }
 
 pub(super) fn gpu_model(flavor: &FlavorSpec) -> String {

@@ -61,6 +61,7 @@ struct VmQuery {
 }
 
 #[derive(Serialize, JsonSchema)]
+#[expect(clippy::struct_field_names, reason = "named as on the wire")]
 struct Instances {
     #[serde(flatten)]
     served: Served,
@@ -102,9 +103,8 @@ async fn list(call: Call<Caller, NoPath, VmQuery>) -> Answer<Instances> {
     if let Some(name) = query.environment.as_deref().filter(|name| !name.is_empty()) {
         let exact = query.exact_environment_match == Some(true);
         let mut meant = cloud.all::<Environment>(organization).await?;
-        meant.retain(|one| match exact {
-            true => one.value.name == name,
-            false => found(name, one.value.id, &one.value.name),
+        meant.retain(|one| {
+            if exact { one.value.name == name } else { found(name, one.value.id, &one.value.name) }
         });
         all.retain(|vm| meant.iter().any(|one| one.value.id == vm.value.environment));
     }
