@@ -8,6 +8,9 @@ use crate::Progress;
 /// What booting VMs on emulated hosts needs.
 pub const VM: &[&str] = &["qemu-system-x86", "iproute2"];
 
+/// A browser that a test can drive: `chromedriver` comes with the second.
+pub const BROWSER: &[&str] = &["chromium", "chromium-driver"];
+
 /// What building a kernel module needs: libelf is for the kernel's own tools.
 pub const KERNEL_MODULE: &[&str] = &["gcc", "libelf1", "make", "xz-utils"];
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use lanekeeper_client::{Client, Endpoint};
+use lanekeeper_testbed::packages;
 use serde_json::{Value, json};
 
 /// How long the page may take to become as it should.
@@ -45,11 +46,12 @@ fn port(driver: &mut Child) -> String {
 
 impl Browser {
     pub(crate) fn start() -> Self {
+        packages::ensure(packages::BROWSER, &mut |what| println!("{what}")).expect("a browser");
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
             .spawn()
-            .expect("chromedriver starts; install Debian's chromium and chromium-driver");
+            .expect("chromedriver starts");
         let port = port(&mut driver);
         let client =
             Client::new(&Endpoint::new(format!("http://127.0.0.1:{port}"))).expect("a client");
