@@ -174,6 +174,7 @@ impl Server {
             .router
             .merge(crate::console::router())
             .layer(axum::middleware::from_fn(crate::api::guard_headers))
+            .layer(axum::middleware::from_fn(crate::api::finish_body))
             .into_make_service_with_connect_info::<Peer>();
         let (ending, ended) = tokio::sync::oneshot::channel::<()>();
         let serving = axum::serve(listener, router).with_graceful_shutdown(async move {

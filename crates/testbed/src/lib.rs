@@ -11,6 +11,7 @@ pub mod guest_image;
 pub mod netdevsim;
 pub mod netns;
 pub mod packages;
+pub mod python;
 pub mod qemu;
 pub mod sdk;
 

@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::Progress;
-use crate::debian::remove_folder;
-use crate::guest_image::{ImageError, lock};
-use crate::packages::{PackageError, ensure, last_lines};
+use crate::guest_image::ImageError;
+use crate::packages::ensure;
+use crate::python::{InstallError, environment, once, run, works};
 
 /// An SDK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,25 +17,6 @@ pub enum Sdk {
     Python,
     /// `@nexgencloud/hyperstack-sdk-javascript` of the npm registry.
     JavaScript,
-}
-
-/// Why there is no SDK.
-#[derive(Debug, thiserror::Error)]
-pub enum SdkError {
-    /// Python or Node could not be installed.
-    #[error(transparent)]
-    Packages(#[from] PackageError),
-    /// The cache could not be written.
-    #[error(transparent)]
-    Cache(#[from] ImageError),
-    /// The installer failed.
-    #[error("{what} failed: {why}")]
-    Install {
-        /// What was run.
-        what: String,
-        /// Its last lines.
-        why: String,
-    },
 }
 
 /// What a script needs to know.
@@ -71,33 +52,21 @@ impl Sdk {
     /// Several processes may call this at once; one installs and the others wait.
     ///
     /// # Errors
-    /// [`SdkError`].
-    pub fn install(self, cache: &Path, progress: Progress<'_>) -> Result<PathBuf, SdkError> {
-        let folder = cache.join(self.folder());
-        // A virtual environment knows its own path, so it cannot be renamed once it is whole; this
-        // file says that it is.
-        let whole = folder.join("whole");
-        fs::create_dir_all(cache).map_err(|error| ImageError::file(cache, error))?;
-        let _lock = lock(&cache.join("sdk.lock"), "installs an SDK", progress)?;
-        if whole.exists() {
-            return Ok(folder);
-        }
-        remove_folder(&folder)?;
-        fs::create_dir_all(&folder).map_err(|error| ImageError::file(&folder, error))?;
-        match self {
-            Self::Python => python(&folder, progress)?,
-            Self::JavaScript => javascript(&folder, progress)?,
-        }
-        fs::write(&whole, "").map_err(|error| ImageError::file(&whole, error))?;
-        Ok(folder)
+    /// [`InstallError`].
+    pub fn install(self, cache: &Path, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
+        once(cache, self.folder(), progress, |folder, progress| match self {
+            // It has pre-releases only.
+            Self::Python => environment(folder, &["hyperstack==1.56.1a0"], progress),
+            Self::JavaScript => javascript(folder, progress),
+        })
     }
 
     /// The command that takes it through a VM's life; `folder` is where it was installed. It ends with
     /// 0 if all was as it should be, and says what was.
     ///
     /// # Errors
-    /// [`SdkError::Cache`].
-    pub fn script(self, folder: &Path, target: &Target<'_>) -> Result<Command, SdkError> {
+    /// [`InstallError::Cache`].
+    pub fn script(self, folder: &Path, target: &Target<'_>) -> Result<Command, InstallError> {
         let (name, text) = match self {
             Self::Python => ("hyperstack-life.py", include_str!("../sdk/hyperstack.py")),
             Self::JavaScript => ("hyperstack-life.js", include_str!("../sdk/hyperstack.js")),
@@ -124,30 +93,7 @@ impl Sdk {
     }
 }
 
-fn run(command: &mut Command, what: &str) -> Result<(), SdkError> {
-    let failed = |why: String| SdkError::Install { what: what.to_owned(), why };
-    let output =
-        command.stdin(Stdio::null()).output().map_err(|error| failed(error.to_string()))?;
-    if output.status.success() { Ok(()) } else { Err(failed(last_lines(&output))) }
-}
-
-fn works(program: &str, arguments: &[&str]) -> bool {
-    run(Command::new(program).args(arguments), program).is_ok()
-}
-
-fn python(folder: &Path, progress: Progress<'_>) -> Result<(), SdkError> {
-    if !works("python3", &["-c", "import venv, ensurepip"]) {
-        ensure(&["python3-venv"], progress)?;
-    }
-    progress("installing the Python SDK");
-    run(Command::new("python3").args(["-m", "venv"]).arg(folder), "python3 -m venv")?;
-    // It has pre-releases only.
-    let package = "hyperstack==1.56.1a0";
-    let mut pip = Command::new(folder.join("bin/pip"));
-    run(pip.args(["install", "--quiet", "--pre", package]), &format!("pip install {package}"))
-}
-
-fn javascript(folder: &Path, progress: Progress<'_>) -> Result<(), SdkError> {
+fn javascript(folder: &Path, progress: Progress<'_>) -> Result<(), InstallError> {
     // Node from elsewhere than Debian brings its own npm.
     if !works("npm", &["--version"]) {
         ensure(&["nodejs", "npm"], progress)?;

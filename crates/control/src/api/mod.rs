@@ -15,6 +15,7 @@ mod openapi;
 mod problem;
 pub mod route;
 pub mod state;
+mod unread;
 mod watch;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use limit::Rate;
 pub use problem::Problem;
 pub use route::Entry;
 pub use state::{Rates, State};
+pub(crate) use unread::finish_body;
 
 /// The API: what serves it, and what it is.
 pub struct Api {

@@ -5,6 +5,7 @@ mod agent;
 mod firewalls;
 mod life;
 mod rig;
+mod schemathesis;
 mod sdk;
 mod wire;
 mod world;
