@@ -50,18 +50,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn store(&self) -> StoreConfig {
-        #[cfg(feature = "etcd")]
-        if !self.etcd.is_empty() {
-            let (endpoints, root) = (self.etcd.clone(), String::new());
-            let etcd = lanekeeper_control::store::EtcdConfig { endpoints, root };
-            return StoreConfig::Etcd(etcd);
-        }
-        StoreConfig::Embedded
-    }
-
     fn config(self) -> Result<Config, Failure> {
-        let store = self.store();
+        #[cfg(feature = "etcd")]
+        let store = store(self.etcd);
+        #[cfg(not(feature = "etcd"))]
+        let store = StoreConfig::Embedded;
         let mut names = self.names;
         let ip = self.listen.ip();
         if !ip.is_unspecified() {
@@ -88,6 +81,19 @@ impl Args {
             },
         })
     }
+}
+
+/// Under which all is kept in etcd.
+#[cfg(feature = "etcd")]
+const ROOT: &str = "/lanekeeper";
+
+#[cfg(feature = "etcd")]
+fn store(endpoints: Vec<String>) -> StoreConfig {
+    if endpoints.is_empty() {
+        return StoreConfig::Embedded;
+    }
+    let root = ROOT.to_owned();
+    StoreConfig::Etcd(lanekeeper_control::store::EtcdConfig { endpoints, root })
 }
 
 /// This machine's host name, with the process's number: two servers of one machine are two.

@@ -99,7 +99,7 @@ impl Shipped {
 /// [`Failure::Usage`] for a file that is wrong; [`Failure::Work`].
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.role {
-        Some(Role::Enrol(enrol)) => vms::enrol(enrol),
+        Some(Role::Enrol(enrol)) => vms::enrol(&enrol),
         Some(Role::Vms(vms)) => vms::run(&vms),
         None => keep(&args),
     }

@@ -57,7 +57,7 @@ fn load(path: &std::path::Path) -> Result<NodeConfig, Failure> {
 ///
 /// # Errors
 /// [`Failure::Usage`] for a file that is wrong; [`Failure::Work`] if the server refuses.
-pub(crate) fn enrol(args: Enrol) -> Result<ExitCode, Failure> {
+pub(crate) fn enrol(args: &Enrol) -> Result<ExitCode, Failure> {
     let config = load(&args.config)?;
     let read = |path: &PathBuf| {
         std::fs::read_to_string(path)

@@ -52,9 +52,9 @@ struct Told {
 /// that is not printed yet is read then.
 fn follow(session: &Session) -> Result<(), Failure> {
     let mut printed = 0;
-    let mut stream = session.client.events("/v1/watch?kinds=events");
+    let stream = session.client.events("/v1/watch?kinds=events");
     let mut last = None::<Error>;
-    while let Some(next) = stream.next() {
+    for next in stream {
         let told = match next {
             Ok(told) => told,
             Err(error) => {

@@ -77,8 +77,8 @@ impl Host {
     }
 }
 
-fn share(used: impl ToString, of: impl ToString) -> String {
-    format!("{}/{}", used.to_string(), of.to_string())
+fn share(used: impl Into<u64>, of: impl Into<u64>) -> String {
+    format!("{}/{}", used.into(), of.into())
 }
 
 impl Row for HostView {

@@ -83,8 +83,10 @@ impl Row for Group {
 fn policy(group: &Group) -> String {
     match serde_json::to_value(group.policy) {
         Ok(Value::Object(policy)) => {
-            let both = policy.iter().map(|(how, held)| (how, held.as_str().unwrap_or_default()));
-            both.map(|(how, held)| format!("{how}, {held}")).collect()
+            let said = |(how, held): (&String, &Value)| {
+                format!("{how}, {}", held.as_str().unwrap_or_default())
+            };
+            policy.iter().next().map(said).unwrap_or_default()
         }
         _ => String::new(),
     }

@@ -183,8 +183,8 @@ pub(crate) struct NewImage {
 }
 
 impl NewImage {
-    fn source(self: Box<Self>) -> protocol::Image {
-        let Self { file, format, url, sha256, .. } = *self;
+    fn source(self) -> protocol::Image {
+        let Self { file, format, url, sha256, .. } = self;
         match file.zip(format) {
             Some((file, format)) => protocol::Image::Disk { file, format, url, sha256 },
             None => protocol::Image::Builtin,

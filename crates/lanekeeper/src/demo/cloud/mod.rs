@@ -62,8 +62,8 @@ pub(super) fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
     progress.step("an agent on each host");
     let operator = Operator::begin(&at)?;
     let mut agents = Vec::new();
-    for host in 0..HOSTS.len() {
-        agents.push(AgentProcess::start(site, host, &at, &operator.token(HOSTS[host])?)?);
+    for (host, name) in HOSTS.iter().enumerate() {
+        agents.push(AgentProcess::start(site, host, &at, &operator.token(name)?)?);
     }
     operator.await_hosts()?;
     progress.step("two tenants ask for a network each");

@@ -171,7 +171,7 @@ impl Operator {
         let network: Network = serde_json::from_value(network)
             .map_err(|error| DemoError::Plan(format!("a network is none: {error}")))?;
         let vlan = u32::from(network.vlan.unwrap_or_default());
-        let vlan = VlanId::new(vlan.try_into().unwrap_or_default())?;
+        let vlan = VlanId::new(vlan)?;
         Ok(Tenant { own, within, environment, network: network.id, vlan })
     }
 }
