@@ -15,6 +15,7 @@
 //!
 //! Errors are `application/problem+json` (RFC 9457), as everywhere.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use lanekeeper_model::{MacAddr, Mbps, Mtu, VlanTag};
@@ -28,7 +29,7 @@ use crate::placement::VmPlace;
 pub type VmId = u64;
 
 /// The first call of an agent: a token that is good once, and a request for a certificate.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Enrol {
     /// The one-time token that an operator made for this host.
@@ -36,6 +37,13 @@ pub struct Enrol {
     /// A certificate signing request (PKCS #10, PEM). Only its public key is taken from it: the name
     /// in the certificate is that of the token's host.
     pub csr: String,
+}
+
+/// Without the token.
+impl fmt::Debug for Enrol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Enrol").field("csr", &self.csr).finish_non_exhaustive()
+    }
 }
 
 /// What an agent needs from then on.

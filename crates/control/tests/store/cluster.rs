@@ -88,11 +88,15 @@ impl Cluster {
         }
     }
 
+    /// Where members serve clients.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.client.clone()).collect()
+    }
+
     pub(crate) async fn connect(&self) -> Etcd {
         let ends = Instant::now() + START;
         loop {
-            let endpoints = self.members.iter().map(|member| member.client.clone()).collect();
-            let config = EtcdConfig { endpoints, root: "/lanekeeper".to_owned() };
+            let config = EtcdConfig { endpoints: self.clients(), root: "/lanekeeper".to_owned() };
             match Etcd::connect(config).await {
                 Ok(etcd) => return etcd,
                 Err(error) => assert!(Instant::now() < ends, "{error}\n{}", self.logs()),

@@ -29,12 +29,22 @@ pub(crate) async fn count(
     workers: usize,
     times: u64,
 ) -> Vec<Worker> {
+    count_while(store, space, workers, move |n| n < times).await
+}
+
+/// Let `workers` count, all at once, each for as long as it goes on.
+pub(crate) async fn count_while(
+    store: &Arc<dyn Store>,
+    space: &str,
+    workers: usize,
+    goes_on: impl Fn(u64) -> bool + Clone + Send + 'static,
+) -> Vec<Worker> {
     let running: Vec<_> = (0..workers)
         .map(|name| {
-            let (store, space) = (Arc::clone(store), space.to_owned());
+            let (store, space, goes_on) = (Arc::clone(store), space.to_owned(), goes_on.clone());
             tokio::spawn(async move {
                 let mut worker = Worker { name, acknowledged: 0, unknown: 0, tickets: Vec::new() };
-                for n in 0..times {
+                for n in (0..).take_while(|n| goes_on(*n)) {
                     worker.increment(&*store, &space, n).await;
                 }
                 worker
