@@ -60,13 +60,12 @@ impl Agent {
         self.thread = Some(std::thread::spawn(move || {
             let (mut after, mut at) = (0, 0);
             while !dead.load(Ordering::Relaxed) {
-                match round(&clients[at % clients.len()], after, &dead) {
-                    Ok(revision) => after = revision,
-                    Err(_) => {
-                        // Another server may know.
-                        at += 1;
-                        std::thread::sleep(AGAIN);
-                    }
+                if let Ok(revision) = round(&clients[at % clients.len()], after, &dead) {
+                    after = revision;
+                } else {
+                    // Another server may know.
+                    at += 1;
+                    std::thread::sleep(AGAIN);
                 }
             }
         }));

@@ -37,7 +37,7 @@ pub(crate) async fn count_while(
     store: &Arc<dyn Store>,
     space: &str,
     workers: usize,
-    goes_on: impl Fn(u64) -> bool + Clone + Send + 'static,
+    goes_on: impl Fn(u64) -> bool + Clone + Send + Sync + 'static,
 ) -> Vec<Worker> {
     let running: Vec<_> = (0..workers)
         .map(|name| {
