@@ -18,7 +18,7 @@ use crate::output::print;
 pub(crate) struct Enrol {
     /// The server, as https://server.example:8443.
     server: String,
-    /// The token (lke_...) that an operator has made for this host: lanekeeper host token. It can be
+    /// The token (lke_...) that an operator has made for this host: lanekeeper fleet token. It can be
     /// given in the environment instead, where other users do not see it.
     #[arg(long, env = "LANEKEEPER_TOKEN", hide_env_values = true)]
     token: String,
