@@ -105,8 +105,30 @@ fn explain(
         };
         parts.push(format!("{others} have room for {room} together{policy}"));
     }
-    if parts.is_empty() {
-        parts.push("there are none".to_owned());
+    let what = if wanted == 1 { "the VM".to_owned() } else { format!("{wanted} VMs at once") };
+    if hosts == 0 {
+        return format!(
+            "no room for {what}: no host of the region has told yet what it has; look at its agent"
+        );
     }
-    format!("no room for {wanted} VMs at once; of {hosts} hosts {}", parts.join(", "))
+    format!("no room for {what}; of {hosts} hosts {}", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(wanted: u32, hosts: usize, failed: &[(Filter, usize)]) -> String {
+        let failed = failed.iter().copied().collect();
+        Refusal::NoRoom { wanted, hosts, failed, room: 1, at_once: 1 }.to_string()
+    }
+
+    #[test]
+    fn a_region_without_hosts_is_told_from_one_that_is_full() {
+        let none = refusal(1, 0, &[]);
+        assert!(none.starts_with("no room for the VM: no host of the region has told"), "{none}");
+        let full = refusal(2, 3, &[(Filter::Rails, 2)]);
+        assert!(full.starts_with("no room for 2 VMs at once; of 3 hosts 2 have no"), "{full}");
+        assert!(full.ends_with("1 have room for 1 together"), "{full}");
+    }
 }

@@ -130,7 +130,7 @@ fn a_rate_is_set_aside_and_no_more_than_there_is() {
     let refusal = index.place(&ask(1, greedy, COMPACT)).expect_err("a VF is left, but no rate");
     assert_eq!(
         refusal.to_string(),
-        "no room for 1 VMs at once; of 4 hosts 4 have too little rate left for their VFs"
+        "no room for the VM; of 4 hosts 4 have too little rate left for their VFs"
     );
     let mut modest = flavor(0, 8);
     modest.vfs.as_mut().expect("VFs").rate = Mbps(100_000);
