@@ -9,7 +9,7 @@ use super::draft::json;
 use super::{Cloud, CloudError, Draft, Stored};
 use crate::keys::{self, HostName, RegionName};
 use crate::placement::{HostReport, Inventory};
-use crate::protocol::{Desired, DesiredVm, VmReport, VmReports, VmState};
+use crate::protocol::{Desired, DesiredVm, VmReport, VmReports};
 use crate::resource::{Region, Time};
 use crate::store::{Expect, LeaseId, Outcome, Scope, StoreError, Transaction};
 use crate::tls::token::{Kind, Secret, SecretHash};
@@ -191,17 +191,38 @@ impl Cloud {
         reports: VmReports,
     ) -> Result<(), CloudError> {
         for reports in reports.vms.chunks(Transaction::MOST_KEYS / 2) {
-            let mut draft = Draft::new();
-            for report in reports {
-                self.draft_report(&mut draft, region, host, report).await?;
-            }
-            if !draft.is_empty() {
-                self.commit(draft).await?;
-            }
+            self.take_some(region, host, reports).await?;
         }
         Ok(())
     }
 
+    /// Take up as many reports as a transaction holds.
+    async fn take_some(
+        &self,
+        region: &RegionName,
+        host: &HostName,
+        reports: &[VmReport],
+    ) -> Result<(), CloudError> {
+        // Who is overtaken that often is told so, and reports again.
+        const TRIES: u32 = 16;
+        let mut tries = 1;
+        loop {
+            let mut draft = Draft::new();
+            for report in reports {
+                self.draft_report(&mut draft, region, host, report).await?;
+            }
+            if draft.is_empty() {
+                return Ok(());
+            }
+            match self.commit(draft).await {
+                Err(CloudError::Stale) if tries < TRIES => tries += 1,
+                done => return done.map(drop),
+            }
+        }
+    }
+
+    /// A report is kept as long as its host is asked for the VM, and goes with that: one that comes late
+    /// (sent twice, or by an agent that has ended since) would stay for ever.
     async fn draft_report(
         &self,
         draft: &mut Draft,
@@ -212,12 +233,19 @@ impl Cloud {
         let key = keys::report(region, host, report.vm);
         let known = self.store.get(&key).await?;
         let value = json(&key, report)?;
-        let same = known.as_ref().is_some_and(|entry| entry.value == value);
-        // Of a VM that nobody asks for any more, only its end could be told, which was told.
+        if known.as_ref().is_some_and(|entry| entry.value == value) {
+            return Ok(());
+        }
         let desired = keys::desired_vm(region, host, report.vm);
-        let over = report.state == VmState::Gone && self.store.get(&desired).await?.is_none();
-        if !same && !over {
-            draft.raw(|transaction| transaction.put(key, value));
+        match (self.store.get(&desired).await?, known) {
+            (Some(asked), _) => draft.raw(|transaction| {
+                transaction.expect(desired, Expect::At(asked.modified)).put(key, value)
+            }),
+            (None, Some(known)) => draft.raw(|transaction| {
+                let transaction = transaction.expect(desired, Expect::Absent);
+                transaction.expect(key.clone(), Expect::At(known.modified)).delete(key)
+            }),
+            (None, None) => {}
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::vm::{draft_located, draft_told, locate, located_in, refuse};
-use super::{FENCE, Item, Work, later};
+use super::{FENCE, Item, Work, later, orphan};
 use crate::claims::{Ask, ClaimError};
 use crate::cloud::{Cloud, CloudError, Draft, Stored};
 use crate::keys::{self, HostName, OrgName, PlacementId};
@@ -28,7 +28,11 @@ pub(super) async fn see_to(
 ) -> Result<Vec<Item>, CloudError> {
     let group = match work.cloud.get::<Group>(owner, id).await {
         Ok(group) if group.value.region == work.region => group,
-        Ok(_) | Err(CloudError::NotFound { .. }) => return Ok(Vec::new()),
+        Ok(_) => return Ok(Vec::new()),
+        Err(CloudError::NotFound { .. }) => {
+            orphan::give_back(work, &Item::Group(id)).await?;
+            return Ok(Vec::new());
+        }
         Err(error) => return Err(error),
     };
     if group.value.deleting {

@@ -9,6 +9,7 @@
 mod desired;
 mod group;
 mod host;
+mod orphan;
 mod step;
 mod sweep;
 mod vm;
@@ -204,7 +205,7 @@ async fn see_to(
         (Item::Group(id), Some(owner)) => group::see_to(work, &owner, *id, wake).await,
         (Item::Vm(id), Some(owner)) => vm::see_to(work, &owner, *id).await,
         // Nobody's: it is gone.
-        (_, None) => Ok(Vec::new()),
+        (_, None) => orphan::give_back(work, item).await.map(|()| Vec::new()),
     }
 }
 

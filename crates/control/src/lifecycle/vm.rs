@@ -1,7 +1,7 @@
 //! Seeing to one VM: read what is known, decide, write.
 
 use super::step::{Becoming, Step, View, next};
-use super::{Item, Work, desired};
+use super::{Item, Work, desired, orphan};
 use crate::claims::{Ask, ClaimError};
 use crate::cloud::{Cloud, CloudError, Draft, Stored};
 use crate::keys::{self, Key, OrgName};
@@ -16,7 +16,11 @@ pub(super) async fn see_to(work: &Work, owner: &OrgName, id: u64) -> Result<Vec<
     loop {
         let vm = match work.cloud.get::<Vm>(owner, id).await {
             Ok(vm) if vm.value.region == work.region => vm,
-            Ok(_) | Err(CloudError::NotFound { .. }) => return Ok(Vec::new()),
+            Ok(_) => return Ok(Vec::new()),
+            Err(CloudError::NotFound { .. }) => {
+                orphan::give_back(work, &Item::Vm(id)).await?;
+                return Ok(Vec::new());
+            }
             Err(error) => return Err(error),
         };
         let group = vm.value.group.map(|member| Item::Group(member.group));

@@ -1,7 +1,9 @@
 //! The lives of VMs and groups.
 
 use axum::http::Method;
-use lanekeeper_control::keys;
+use lanekeeper_control::claims::Placed;
+use lanekeeper_control::keys::{self, PlacementId};
+use lanekeeper_control::protocol::{VmReport, VmReports, VmState};
 use serde_json::json;
 
 use super::rig::{Rig, host, region};
@@ -179,4 +181,45 @@ async fn a_drained_host_gets_no_more_vms_and_an_opened_one_does() {
     let hosts = rig.get("/v1/regions/north/hosts").await.expect(200);
     assert_eq!(hosts["items"][0]["vfs_used"], 1);
     assert_eq!(hosts["items"][0]["vms"][0], vm);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_host_says_of_a_vm_that_nobody_asks_for_is_not_kept() {
+    let rig = Rig::new().await;
+    rig.host("h1", 1).await;
+    for state in [VmState::Running, VmState::Stopped, VmState::Gone] {
+        let late = VmReport { vm: 424_242, generation: 1, state, resets: 0 };
+        let reports = VmReports { vms: vec![late] };
+        rig.cloud.take_reports(&region(), &host("h1"), reports).await.expect("taken");
+        let (_, kept) = rig.cloud.store().all(keys::reports(&region())).await.expect("read");
+        assert!(kept.is_empty(), "{kept:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_claimed_for_a_vm_or_a_group_after_it_was_gone_is_given_back() {
+    let rig = Rig::new().await;
+    rig.host("h1", 4).await;
+    let environment = rig.environment("lab").await;
+    let vm = rig.vm(environment, "v1").await;
+    rig.until_status(&["h1"], vm, "ACTIVE").await;
+    let claims = rig.cloud.claims(&region()).await.expect("claims");
+    let (_, placed) = rig.cloud.store().all(keys::placements(&region())).await.expect("read");
+    let placed: Placed = serde_json::from_slice(&placed[0].value).expect("a placement");
+    // As a server may that led until a moment ago.
+    for late in ["vm-424242", "group-424243"] {
+        let id = PlacementId::new(late).expect("an id");
+        claims.place(id, placed.ask.clone()).await.expect("placed");
+    }
+    let used = async || {
+        let hosts = rig.get("/v1/regions/north/hosts").await.expect(200);
+        hosts["items"][0]["vfs_used"].as_u64().expect("a number")
+    };
+    assert_eq!(used().await, 3);
+    // It is looked at its host again.
+    rig.host("h1", 5).await;
+    rig.until(&["h1"], "only the VM's own VF is claimed", async || used().await == 1).await;
+    assert_eq!(rig.status(vm).await, "ACTIVE");
+    let quota = rig.acme(Method::GET, "/v1/quota", None).await.expect(200);
+    assert_eq!(quota["used"]["vms"], 1);
 }
