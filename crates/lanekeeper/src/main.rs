@@ -15,6 +15,7 @@ mod host;
 mod output;
 mod server;
 mod softnic;
+mod unit;
 mod values;
 
 /// High-performance Ethernet for virtual machines: one owner from PF to VM.

@@ -10,6 +10,7 @@ use lanekeeper_control::server::{Config, Server, StoreConfig};
 
 use crate::Failure;
 use crate::output::print;
+use crate::unit;
 
 /// Serve the API: inventory, tenants, networks, VMs and their placement.
 ///
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// Calls a second that one API key may make in the long run; ten times as many at once.
     #[arg(long, value_name = "CALLS", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
+    /// Print the systemd unit, and do nothing else.
+    #[arg(long)]
+    print_unit: bool,
 }
 
 impl Args {
@@ -108,6 +112,10 @@ fn host_name() -> Result<ServerName, Failure> {
 /// # Errors
 /// [`Failure::Work`] if it cannot start.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.print_unit {
+        print(unit::here(unit::SERVER).trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let config = args.config()?;
     let work = |error: &dyn std::error::Error| Failure::Work(error.to_string());
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -206,4 +206,12 @@ fn what_it_is_shipped_with_can_be_printed() {
         let text = String::from_utf8_lossy(&printed.stdout).into_owned();
         assert!(printed.status.success() && text.lines().any(|line| line.contains(has)), "{text}");
     }
+    for (words, has) in
+        [(["agent", "vms"].as_slice(), "KillMode=process"), (&["server"], " server --listen")]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lanekeeper"));
+        let printed = command.args(words).arg("--print-unit").output().expect("runs");
+        let text = String::from_utf8_lossy(&printed.stdout).into_owned();
+        assert!(printed.status.success() && text.lines().any(|line| line.contains(has)), "{text}");
+    }
 }

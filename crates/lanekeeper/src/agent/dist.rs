@@ -1,9 +1,5 @@
 //! The files that the agent is shipped with, and their tests.
 
-use std::path::Path;
-
-/// The systemd unit.
-const UNIT: &str = include_str!("../../dist/lanekeeper-agent.service");
 /// The udev rule that keeps network managers off VFs.
 pub(super) const UDEV_RULES: &str = include_str!("../../dist/10-lanekeeper.rules");
 /// A snippet for NetworkManager.
@@ -12,73 +8,11 @@ pub(super) const NETWORK_MANAGER: &str =
 /// A snippet for systemd-networkd.
 pub(super) const NETWORKD: &str = include_str!("../../dist/10-lanekeeper-vf.network");
 
-/// Where packages put the program.
-const PACKAGED: &str = "/usr/bin/lanekeeper";
-
-/// The systemd unit, which starts this program where it is.
-pub(super) fn unit(program: &Path) -> String {
-    // systemd takes a quoted path, and `%` for its own.
-    let path = program.display().to_string().replace('%', "%%");
-    let path = if path.contains(' ') { format!("\"{path}\"") } else { path };
-    UNIT.replacen(PACKAGED, &path, 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unit::is_there;
     use std::process::Command;
-
-    fn is_there(tool: &str) -> bool {
-        Command::new(tool).arg("--version").output().is_ok()
-    }
-
-    #[test]
-    fn systemd_finds_nothing_wrong_with_the_unit() {
-        if !is_there("systemd-analyze") {
-            println!("systemd-analyze is not installed: the unit is not verified");
-            return;
-        }
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("lanekeeper-agent.service");
-        std::fs::write(&file, unit(Path::new("/bin/true"))).expect("written");
-        let verify = |file: &Path| {
-            let mut command = Command::new("systemd-analyze");
-            command.args(["verify", "--man=no", "--recursive-errors=no"]).arg(file);
-            let output = command.output().expect("runs");
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            (output.status.success(), said)
-        };
-        let (good, said) = verify(&file);
-        let of_it: Vec<&str> = said.lines().filter(|line| line.contains("lanekeeper")).collect();
-        assert!(good && of_it.is_empty(), "{said}");
-        std::fs::write(&file, unit(Path::new("/no/such/program"))).expect("written");
-        assert!(!verify(&file).0, "and it does look");
-    }
-
-    #[test]
-    fn the_unit_starts_the_program_where_it_is() {
-        let unit = unit(Path::new("/opt/lane keeper/100%"));
-        assert!(unit.contains("ExecStart=\"/opt/lane keeper/100%%\" agent --config"), "{unit}");
-        assert!(!unit.contains(PACKAGED));
-    }
-
-    #[test]
-    fn the_unit_is_before_whoever_starts_vms_and_leaves_sysfs_writable() {
-        let before: Vec<&str> =
-            UNIT.lines().filter_map(|line| line.strip_prefix("Before=")).collect();
-        for vms in ["libvirtd.service", "virtqemud.service", "machines.target"] {
-            assert!(before.iter().any(|list| list.split(' ').any(|unit| unit == vms)), "{vms}");
-        }
-        for line in ["Type=notify", "Restart=always", "ProtectSystem=strict"] {
-            assert!(UNIT.lines().any(|found| found == line), "{line}");
-        }
-        let closed = |line: &str| {
-            ["ProtectKernelTunables=", "PrivateDevices=", "PrivateNetwork=", "ProtectProc="]
-                .iter()
-                .any(|key| line.starts_with(key))
-        };
-        assert!(!UNIT.lines().any(closed));
-    }
 
     /// What the rules set for an event, as udev(7) reads them. Only what these rules use is known.
     fn marked(action: &str, subsystem: &str, physfn: bool, port: &str) -> bool {

@@ -25,6 +25,7 @@ use signal_hook::iterator::Signals;
 
 use crate::Failure;
 use crate::output::print;
+use crate::unit;
 use serve::Listen;
 
 /// Keep this host's NICs as the host file says: apply it before VMs start, repair what drifts, keep
@@ -81,9 +82,8 @@ struct Shipped {
 
 impl Shipped {
     fn text(&self) -> Option<String> {
-        let program = || std::env::current_exe().unwrap_or_else(|_| "lanekeeper".into());
         let text = match () {
-            () if self.print_unit => dist::unit(&program()),
+            () if self.print_unit => unit::here(unit::AGENT),
             () if self.print_udev_rules => dist::UDEV_RULES.to_owned(),
             () if self.print_networkmanager => dist::NETWORK_MANAGER.to_owned(),
             () if self.print_networkd => dist::NETWORKD.to_owned(),

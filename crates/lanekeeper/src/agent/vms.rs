@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 
 use crate::Failure;
 use crate::output::print;
+use crate::unit;
 
 /// Become a host of a server: use up a one-time token, and keep the certificate it gives.
 #[derive(clap::Args)]
@@ -41,6 +42,9 @@ pub(crate) struct Vms {
     /// The file that says what this host is.
     #[arg(long, value_name = "FILE", default_value = "/etc/lanekeeper/node.toml")]
     config: PathBuf,
+    /// Print the systemd unit, and do nothing else.
+    #[arg(long)]
+    print_unit: bool,
 }
 
 fn work(error: impl std::fmt::Display) -> Failure {
@@ -75,6 +79,10 @@ pub(crate) fn enrol(args: &Enrol) -> Result<ExitCode, Failure> {
 /// # Errors
 /// [`Failure::Usage`] for a file that is wrong; [`Failure::Work`].
 pub(crate) fn run(args: &Vms) -> Result<ExitCode, Failure> {
+    if args.print_unit {
+        print(unit::here(unit::VMS).trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let config = load(&args.config)?;
     let member = Membership::load(&config.state_folder).map_err(work)?.ok_or_else(|| {
         let program = crate::program();
