@@ -62,6 +62,10 @@ async fn survives(victim: Victim) {
         .collect();
     assert_eq!(there, ids, "each VM is there once, and no other");
     nothing_is_two_vms(&rig, &vms).await;
+    for (name, again) in rig.ask_for_vms() {
+        let id = again.await.expect("no panic");
+        assert_eq!(ids.get(&id), Some(&name), "a request that is sent again makes nothing new");
+    }
 
     rig.delete_all(ids.keys()).await;
     let left: Vec<_> = rig.keys().await.difference(&before).cloned().collect();
