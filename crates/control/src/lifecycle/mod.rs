@@ -142,15 +142,19 @@ async fn lead(work: Work) -> Result<(), StoreError> {
     let newest = store.range(crate::store::Range::of(keys::counter("ids"))).await?.revision;
     let mut watch = store.watch(Scope::Under(keys::everything()), newest).await?;
     let (wake, mut woken) = mpsc::unbounded_channel::<Item>();
+    // What was changed goes before what is only looked at now and then.
     let mut ready: BTreeSet<Item> = BTreeSet::new();
+    let mut routine: BTreeSet<Item> = BTreeSet::new();
     let mut busy: HashSet<Item> = HashSet::new();
     let mut tasks: JoinSet<(Item, Result<Vec<Item>, CloudError>)> = JoinSet::new();
     let mut look = tokio::time::interval(LOOK_AT_ALL);
     loop {
         while tasks.len() < AT_ONCE
-            && let Some(item) = ready.iter().find(|item| !busy.contains(*item)).cloned()
+            && let Some(item) =
+                ready.iter().chain(&routine).find(|item| !busy.contains(*item)).cloned()
         {
             ready.remove(&item);
+            routine.remove(&item);
             busy.insert(item.clone());
             let (work, wake) = (work.clone(), wake.clone());
             let owner = owners.of(&item);
@@ -179,7 +183,7 @@ async fn lead(work: Work) -> Result<(), StoreError> {
                 }
             }
             Some(item) = woken.recv() => { ready.insert(item); }
-            _ = look.tick() => ready.extend(everything(&work, &mut owners).await?),
+            _ = look.tick() => routine.extend(everything(&work, &mut owners).await?),
         }
     }
 }
@@ -213,14 +217,17 @@ async fn see_to(
 async fn everything(work: &Work, owners: &mut Owners) -> Result<Vec<Item>, StoreError> {
     let mut items = Vec::new();
     let store = work.cloud.store();
+    // Whoever is gone is forgotten.
+    let mut known = Owners::default();
     for kind in [Vm::KIND, Group::KIND] {
         for entry in store.all(keys::tenants(kind)).await?.1 {
-            items.extend(owners.concerned(&entry.key, &work.region));
+            items.extend(known.concerned(&entry.key, &work.region));
         }
     }
     for entry in store.all(keys::hosts(&work.region)).await?.1 {
-        items.extend(owners.concerned(&entry.key, &work.region));
+        items.extend(known.concerned(&entry.key, &work.region));
     }
+    *owners = known;
     Ok(items)
 }
 
