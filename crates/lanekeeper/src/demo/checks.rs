@@ -369,14 +369,7 @@ impl Checks<'_> {
         self.must_not_reach(&near, "ping", echo, Attempts::by_ping)?;
         self.must_not_reach(&far, "ping, across hosts", echo_far, Attempts::by_ping)?;
         self.must_not_reach(&near, "ib_write_bw", rdma, |near| near.by_rdma(SILENCE))?;
-        // A frame of B that claims to be A's: with the address of A's VM, and with A's VLAN.
-        let stolen = near.target.mac;
-        self.must_drop(intruder, Forgery::Mac(stolen))?;
-        let vlan = Tenant::A.vlan()?;
-        self.must_drop(intruder, Forgery::Vlan(vlan))?;
-        // And A's own VM may not enter B's network.
-        let vlan = Tenant::B.vlan()?;
-        self.must_drop(near.target, Forgery::Vlan(vlan))
+        self.must_drop_forgeries(intruder, near.target, [Tenant::A.vlan()?, Tenant::B.vlan()?])
     }
 
     /// B's VM tries to reach A's, by what reaches its own tenant's VM: that is the control.
@@ -395,9 +388,7 @@ impl Checks<'_> {
         self.must_not_reach(&near_attempts, "ARP", arp, Attempts::by_arp)?;
         self.must_not_reach(&near_attempts, "ping", echo, Attempts::by_ping)?;
         self.must_not_reach(&far_attempts, "ping, across hosts", echo_far, Attempts::by_ping)?;
-        self.must_drop(intruder, Forgery::Mac(near.mac))?;
-        self.must_drop(intruder, Forgery::Vlan(tenants.vlan_of_a))?;
-        self.must_drop(near, Forgery::Vlan(tenants.vlan_of_b))
+        self.must_drop_forgeries(intruder, near, [tenants.vlan_of_a, tenants.vlan_of_b])
     }
 
     fn move_to(&self, station: &Station<'_>, tenant: Tenant) -> Result<(), DemoError> {
@@ -425,6 +416,19 @@ impl Checks<'_> {
                 Err(why) => row.seen(why).fails(remedy),
             })
         })
+    }
+
+    /// Frames of B that claim to be A's, with the address of A's VM and with A's VLAN; and A's own VM may
+    /// not enter B's network.
+    fn must_drop_forgeries(
+        &mut self,
+        intruder: &Station<'_>,
+        target: &Station<'_>,
+        [vlan_of_a, vlan_of_b]: [VlanId; 2],
+    ) -> Result<(), DemoError> {
+        self.must_drop(intruder, Forgery::Mac(target.mac))?;
+        self.must_drop(intruder, Forgery::Vlan(vlan_of_a))?;
+        self.must_drop(target, Forgery::Vlan(vlan_of_b))
     }
 
     fn must_drop(&mut self, station: &Station<'_>, forgery: Forgery) -> Result<(), DemoError> {

@@ -1,9 +1,7 @@
 //! The two emulated hosts and the software NIC of each.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lanekeeper_softnic::{Client, Config};
@@ -11,6 +9,7 @@ use lanekeeper_testbed::netns::{Lab, Namespace};
 
 use super::DemoError;
 use super::plan::{self, BRIDGE, BRIDGE_CABLE, CABLE_MTU, HOSTS, MTU, UPLINK, VMS};
+use super::process::{self, Heard, Process};
 use super::residue::Site;
 
 /// How long a software NIC may take until it answers.
@@ -61,8 +60,7 @@ fn cabled(site: &Site) -> Result<(Lab, [Namespace; 2]), DemoError> {
 
 /// A software NIC that runs in a host's namespace.
 pub(super) struct NicProcess {
-    child: Child,
-    log: PathBuf,
+    process: Process,
     host: usize,
 }
 
@@ -70,7 +68,7 @@ impl NicProcess {
     /// Start a host's NIC from this very program and wait until it answers.
     ///
     /// # Errors
-    /// [`DemoError::Nic`] with the end of its log.
+    /// [`DemoError::Process`] with the end of its log.
     pub(super) fn start(
         site: &Site,
         host: usize,
@@ -80,24 +78,12 @@ impl NicProcess {
         let text = toml::to_string(config).map_err(|error| DemoError::plan(&error))?;
         let file = site.folder().join(format!("{}.toml", config.name));
         let log = site.folder().join(format!("{}.log", config.name));
-        let written = |path: &Path, error| DemoError::file(path, error);
-        fs::write(&file, text).map_err(|error| written(&file, error))?;
-        let output = File::create(&log).map_err(|error| written(&log, error))?;
-        let program = std::env::current_exe().map_err(|error| written(Path::new("self"), error))?;
-        let child = site.make(|| {
-            namespace
-                .command(&program.to_string_lossy())
-                .args(["softnic", "--config"])
-                .arg(&file)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(output)
-                // A Ctrl-C on the terminal is for the demo, which then ends the NIC itself.
-                .process_group(0)
-                .spawn()
-                .map_err(|error| DemoError::file(&program, error))
-        })?;
-        let mut nic = Self { child, log, host };
+        fs::write(&file, text).map_err(|error| DemoError::file(&file, error))?;
+        let mut command = namespace.command(&process::program()?.to_string_lossy());
+        command.args(["softnic", "--config"]).arg(&file);
+        let what = format!("software NIC of {}", HOSTS[host]);
+        let process = Process::start(site, &what, log, Heard::Complaints, command)?;
+        let mut nic = Self { process, host };
         nic.await_answer(&Client::for_run_dir(config.name.clone(), &config.run_dir()))?;
         Ok(nic)
     }
@@ -108,7 +94,7 @@ impl NicProcess {
         while !client.is_running(&name) {
             self.still_runs()?;
             if Instant::now() >= deadline {
-                return Err(self.failed(format!("did not answer after {NIC_PATIENCE:?}")));
+                return Err(self.process.failed(format!("did not answer after {NIC_PATIENCE:?}")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -116,51 +102,13 @@ impl NicProcess {
     }
 
     /// # Errors
-    /// [`DemoError::Nic`] when the process has ended.
+    /// [`DemoError::Process`] when it has ended.
     pub(super) fn still_runs(&mut self) -> Result<(), DemoError> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(self.failed(format!("ended: {status}"))),
-            Err(error) => Err(self.failed(error.to_string())),
-        }
-    }
-
-    fn failed(&self, why: String) -> DemoError {
-        DemoError::Nic { host: HOSTS[self.host], why, log: tail(&self.log) }
+        self.process.still_runs()
     }
 }
 
 /// The folder with one folder for each software NIC.
 pub(super) fn nics_folder(site: &Site) -> PathBuf {
     site.folder().join("nics")
-}
-
-/// The last lines of a log, for an error.
-pub(super) fn tail(log: &Path) -> String {
-    const LINES: usize = 15;
-    let bytes = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = lines[lines.len().saturating_sub(LINES)..].join("\n  ");
-    if last.is_empty() {
-        format!("{} is empty", log.display())
-    } else {
-        format!("{}:\n  {last}", log.display())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_log_is_shown_and_a_missing_one_is_said() {
-        let log = std::env::temp_dir().join(format!("lane-log-{}", std::process::id()));
-        let lines: Vec<String> = (0..40).map(|line| format!("line {line}\n\n")).collect();
-        fs::write(&log, lines.concat()).expect("written");
-        let shown = tail(&log);
-        assert!(shown.contains("line 39") && !shown.contains("line 20"), "{shown}");
-        fs::remove_file(&log).expect("removed");
-        assert!(tail(&log).ends_with("is empty"));
-    }
 }

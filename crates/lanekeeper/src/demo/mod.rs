@@ -10,6 +10,7 @@ mod guide;
 mod hosts;
 mod picture;
 mod plan;
+mod process;
 mod progress;
 mod residue;
 mod sriov;
@@ -130,8 +131,6 @@ enum DemoError {
     Image(#[from] guest_image::ImageError),
     #[error("the emulated hosts could not be made: {0}")]
     Network(#[from] NetnsError),
-    #[error("the software NIC of {host} {why}; the end of {log}")]
-    Nic { host: &'static str, why: String, log: String },
     #[error("the {what} {why}; the end of {log}")]
     Process { what: String, why: String, log: String },
     #[error("the API: {0}")]

@@ -17,8 +17,9 @@ use lanekeeper_vmm::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::hosts::{nics_folder, tail};
+use super::hosts::nics_folder;
 use super::plan::{self, HOSTS, MTU, PlannedVm, VMS};
+use super::process::tail;
 use super::progress::Progress;
 use super::residue::Site;
 use super::{DemoError, console};

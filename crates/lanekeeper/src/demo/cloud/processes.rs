@@ -1,11 +1,10 @@
 //! The server and the agents of the demo: this very program, each a process of its own that ends with
 //! the demo.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::symlink;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lanekeeper_control::keys::FabricName;
@@ -13,8 +12,9 @@ use lanekeeper_model::Mbps;
 use lanekeeper_node::{Membership, NicLabels, NodeConfig};
 
 use super::super::DemoError;
-use super::super::hosts::{nics_folder, tail};
+use super::super::hosts::nics_folder;
 use super::super::plan;
+use super::super::process::{self, Heard, Process};
 use super::super::residue::Site;
 use super::host_folder;
 
@@ -29,51 +29,17 @@ const DISK_GIB: u64 = 10;
 /// What a NIC is said to carry; nothing measures by it.
 const RATE: Mbps = Mbps(100_000);
 
-/// A process of this program, and its log.
-struct Process {
-    what: String,
-    child: Child,
+/// Start this program, in a way that it ends with the demo.
+fn start(
+    site: &Site,
+    what: &str,
     log: PathBuf,
-}
-
-impl Process {
-    fn start(
-        site: &Site,
-        what: &str,
-        log: &Path,
-        arguments: impl FnOnce(&mut Command),
-    ) -> Result<Self, DemoError> {
-        let output = File::create(log).map_err(|error| DemoError::file(log, error))?;
-        let errors = output.try_clone().map_err(|error| DemoError::file(log, error))?;
-        let program = std::env::current_exe();
-        let program = program.map_err(|error| DemoError::file(Path::new("self"), error))?;
-        let mut command = Command::new(&program);
-        arguments(&mut command);
-        site.mark(&mut command);
-        let child = site.make(|| {
-            command
-                .stdin(Stdio::null())
-                .stdout(output)
-                .stderr(errors)
-                // A Ctrl-C on the terminal is for the demo, which then ends this itself.
-                .process_group(0)
-                .spawn()
-                .map_err(|error| DemoError::file(&program, error))
-        })?;
-        Ok(Self { what: what.to_owned(), child, log: log.to_owned() })
-    }
-
-    fn still_runs(&mut self) -> Result<(), DemoError> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(self.failed(format!("ended: {status}"))),
-            Err(error) => Err(self.failed(error.to_string())),
-        }
-    }
-
-    fn failed(&self, why: String) -> DemoError {
-        DemoError::Process { what: self.what.clone(), why, log: tail(&self.log) }
-    }
+    arguments: impl FnOnce(&mut Command),
+) -> Result<Process, DemoError> {
+    let mut command = Command::new(process::program()?);
+    arguments(&mut command);
+    site.mark(&mut command);
+    Process::start(site, what, log, Heard::All, command)
 }
 
 /// The server.
@@ -97,13 +63,12 @@ impl Server {
     /// [`DemoError::Process`] with the end of its log.
     pub(super) fn start(site: &Site) -> Result<Self, DemoError> {
         let data = site.folder().join("server");
-        let mut process =
-            Process::start(site, "server", &site.folder().join("server.log"), |command| {
-                command.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(&data);
-            })?;
+        let mut process = start(site, "server", site.folder().join("server.log"), |command| {
+            command.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(&data);
+        })?;
         let end = Instant::now() + SERVER_PATIENCE;
         loop {
-            let said = fs::read_to_string(&process.log).unwrap_or_default();
+            let said = fs::read_to_string(process.log()).unwrap_or_default();
             // All that it says at its start is there with the last line.
             if said.contains("operator.key\n")
                 && let Some(url) = said.lines().find_map(|line| line.strip_prefix("serving "))
@@ -173,7 +138,7 @@ impl AgentProcess {
         fs::write(&file, text).map_err(|error| DemoError::file(&file, error))?;
         Membership::enrol(&config.state_folder, &server.url, Some(server.authority()?), token)?;
         let what = format!("agent of {}", plan::HOSTS[host]);
-        Process::start(site, &what, &folder.join("agent.log"), |command| {
+        start(site, &what, folder.join("agent.log"), |command| {
             command.args(["agent", "vms", "--config"]).arg(&file);
         })
         .map(Self)
