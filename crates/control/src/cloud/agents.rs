@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::draft::json;
-use super::{Cloud, CloudError, Draft, Stored};
+use super::{Cloud, CloudError, Draft, Stored, again};
 use crate::keys::{self, HostName, RegionName};
 use crate::placement::{HostReport, Inventory};
 use crate::protocol::{Desired, DesiredVm, VmReport, VmReports};
@@ -191,7 +191,7 @@ impl Cloud {
         reports: VmReports,
     ) -> Result<(), CloudError> {
         for reports in reports.vms.chunks(Transaction::MOST_KEYS / 2) {
-            self.take_some(region, host, reports).await?;
+            again(|| self.take_some(region, host, reports)).await?;
         }
         Ok(())
     }
@@ -203,22 +203,14 @@ impl Cloud {
         host: &HostName,
         reports: &[VmReport],
     ) -> Result<(), CloudError> {
-        // Who is overtaken that often is told so, and reports again.
-        const TRIES: u32 = 16;
-        let mut tries = 1;
-        loop {
-            let mut draft = Draft::new();
-            for report in reports {
-                self.draft_report(&mut draft, region, host, report).await?;
-            }
-            if draft.is_empty() {
-                return Ok(());
-            }
-            match self.commit(draft).await {
-                Err(CloudError::Stale) if tries < TRIES => tries += 1,
-                done => return done.map(drop),
-            }
+        let mut draft = Draft::new();
+        for report in reports {
+            self.draft_report(&mut draft, region, host, report).await?;
         }
+        if draft.is_empty() {
+            return Ok(());
+        }
+        self.commit(draft).await.map(drop)
     }
 
     /// A report is kept as long as its host is asked for the VM, and goes with that: one that comes late

@@ -36,6 +36,23 @@ pub use read::{Ask, Listed, Stored};
 pub use tenancy::Key;
 pub(crate) use vms::status_word;
 
+/// Do something until nothing was changed meanwhile, for callers who have no way to say what they have
+/// seen: what they ask for holds for what there is.
+pub(crate) async fn again<T, F>(mut act: impl FnMut() -> F) -> Result<T, CloudError>
+where
+    F: Future<Output = Result<T, CloudError>>,
+{
+    // Who is overtaken that often is told so.
+    const TRIES: u32 = 16;
+    for _ in 1..TRIES {
+        match act().await {
+            Err(CloudError::Stale) => {}
+            done => return done,
+        }
+    }
+    act().await
+}
+
 /// Ids that a server reserves at once: few enough that those lost when it ends do not matter.
 const BLOCK: u64 = 64;
 

@@ -3,4 +3,6 @@
 mod access;
 mod lives;
 mod networks;
+#[path = "../shared/obedience.rs"]
+mod obedience;
 mod rig;

@@ -12,12 +12,13 @@ use lanekeeper_control::keys::{HostName, RegionName, ServerName};
 use lanekeeper_control::lifecycle;
 use lanekeeper_control::metrics::Metrics;
 use lanekeeper_control::placement::HostReport;
-use lanekeeper_control::protocol::{Power, VmReport, VmReports, VmState};
 use lanekeeper_control::resource::{ApiKeySpec, OrganizationSpec, Role};
 use lanekeeper_control::store::Embedded;
 use lanekeeper_control::tls::Authority;
 use serde_json::{Value, json};
 use tower::ServiceExt;
+
+use crate::obedience::obeyed;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -190,18 +191,7 @@ impl Rig {
     /// Do as an agent does: every VM is as is desired, at once.
     pub(crate) async fn obey(&self, name: &str) {
         let desired = self.cloud.desired(&region(), &host(name)).await.expect("read");
-        let report = |vm: &lanekeeper_control::protocol::DesiredVm| VmReport {
-            vm: vm.vm,
-            generation: vm.generation,
-            resets: vm.resets,
-            state: match vm.power {
-                Power::On => VmState::Running,
-                Power::Off => VmState::Stopped,
-                Power::Gone => VmState::Gone,
-            },
-        };
-        let reports = VmReports { vms: desired.vms.iter().map(report).collect() };
-        self.cloud.take_reports(&region(), &host(name), reports).await.expect("taken");
+        self.cloud.take_reports(&region(), &host(name), obeyed(&desired)).await.expect("taken");
     }
 
     /// Let agents obey until something is so.

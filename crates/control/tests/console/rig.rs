@@ -8,7 +8,6 @@ use lanekeeper_control::api::Rates;
 use lanekeeper_control::cloud::Cloud;
 use lanekeeper_control::keys::{HostName, OrgName, RegionName, ServerName};
 use lanekeeper_control::placement::HostReport;
-use lanekeeper_control::protocol::{Power, VmReport, VmReports, VmState};
 use lanekeeper_control::resource::{ApiKeySpec, Environment, OrganizationSpec, Role};
 use lanekeeper_control::server::{Config, Server, StoreConfig};
 use serde::de::DeserializeOwned;
@@ -18,6 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::browser::Browser;
+use super::obedience::obeyed;
 
 pub(crate) struct Rig {
     runtime: Runtime,
@@ -88,18 +88,7 @@ async fn obey(cloud: &Cloud, hosts: &[HostName]) {
     for host in hosts {
         cloud.heartbeat(&region(), host, "test").await.expect("alive");
         let desired = cloud.desired(&region(), host).await.expect("read");
-        let report = |vm: &lanekeeper_control::protocol::DesiredVm| VmReport {
-            vm: vm.vm,
-            generation: vm.generation,
-            resets: vm.resets,
-            state: match vm.power {
-                Power::On => VmState::Running,
-                Power::Off => VmState::Stopped,
-                Power::Gone => VmState::Gone,
-            },
-        };
-        let reports = VmReports { vms: desired.vms.iter().map(report).collect() };
-        cloud.take_reports(&region(), host, reports).await.expect("taken");
+        cloud.take_reports(&region(), host, obeyed(&desired)).await.expect("taken");
     }
 }
 

@@ -4,8 +4,11 @@
 mod agent;
 mod firewalls;
 mod life;
+#[path = "../shared/obedience.rs"]
+mod obedience;
 mod rig;
 mod schemathesis;
 mod sdk;
+mod served;
 mod wire;
 mod world;

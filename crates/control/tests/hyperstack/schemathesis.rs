@@ -1,17 +1,13 @@
 //! The served OpenAPI document, believed by a stranger: schemathesis (PyPI) calls every route with what
 //! the document allows, and with what it does not, and finds no answer that the document does not have.
 
-use std::future;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use lanekeeper_control::api::{Rate, Rates};
-use lanekeeper_control::keys::ServerName;
 use lanekeeper_control::resource::Role;
-use lanekeeper_control::server::{Config, Server, StoreConfig};
 use lanekeeper_testbed::{guest_image, python};
 
-use crate::{agent, world};
+use crate::served::serve;
 
 /// What every answer must be. Whether the server takes all that the document allows cannot be asked: a
 /// flavor's name is text, and not every text is a flavor's name.
@@ -25,33 +21,13 @@ fn unlimited() -> Rates {
 }
 
 async fn believed(organization: &str, role: Role, examples: &str) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::start(Config {
-        data: folder.path().to_owned(),
-        listen: "127.0.0.1:0".parse().expect("an address"),
-        names: vec!["127.0.0.1".to_owned()],
-        certificate: None,
-        store: StoreConfig::Embedded,
-        name: ServerName::new("server").expect("a name"),
-        rates: unlimited(),
-    })
-    .await
-    .expect("a server");
-    let cloud = Arc::clone(server.cloud());
-    world::furnish(&cloud).await;
-    let key = world::key(&cloud, organization, role).await;
-    let url = format!("https://{}", server.address());
-    let authority = folder.path().join("authority-to-trust.pem");
-    std::fs::write(&authority, server.authority()).expect("the authority's certificate");
-    tokio::spawn(server.run(future::pending()));
-    tokio::spawn(agent::run(cloud, world::region(), world::host()));
-
-    let (work, examples) = (folder.path().to_owned(), examples.to_owned());
+    let served = serve(organization, role, unlimited()).await;
+    let examples = examples.to_owned();
     let ended = tokio::task::spawn_blocking(move || {
         let cache = guest_image::cache_folder();
         let program = python::schemathesis(&cache, &mut |what| println!("{what}"));
         Command::new(program.expect("schemathesis"))
-            .args(["run", &format!("{url}/v1/openapi.json"), "--checks", CHECKS])
+            .args(["run", &format!("{}/v1/openapi.json", served.url), "--checks", CHECKS])
             // A stream of events has no end.
             .args(["--exclude-path", "/v1/watch", "--phases", "examples,coverage,fuzzing"])
             .args([
@@ -67,12 +43,12 @@ async fn believed(organization: &str, role: Role, examples: &str) {
             ])
             .args(["--suppress-health-check", "all", "--request-timeout", "60"])
             .args(["--generation-database", "none", "--warnings", "off", "--no-color"])
-            .args(["--header", &format!("Authorization:Bearer {key}")])
+            .args(["--header", &format!("Authorization:Bearer {}", served.key)])
             .arg("--tls-verify")
-            .arg(&authority)
+            .arg(&served.authority)
             .env("NO_PROXY", "127.0.0.1")
             .env("no_proxy", "127.0.0.1")
-            .current_dir(work)
+            .current_dir(served.folder.path())
             .stdin(Stdio::null())
             .output()
             .expect("it runs")

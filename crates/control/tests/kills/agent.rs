@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lanekeeper_client::{Client, Endpoint, Error, Identity, certificate_request};
-use lanekeeper_control::protocol::{
-    Desired, DesiredVm, Enrol, Enrolled, Heartbeat, Power, VmReport, VmReports, VmState,
-};
+use lanekeeper_control::protocol::{Desired, Enrol, Enrolled, Heartbeat};
 use serde_json::Value;
+
+use crate::obedience::obeyed;
 
 /// How long a server may hold back what is desired: signs of life are sent between two calls.
 const HOLD: Duration = Duration::from_secs(2);
@@ -91,18 +91,7 @@ fn round(client: &Client, after: u64, dead: &AtomicBool) -> Result<u64, Error> {
     let path = format!("/v1/agent/desired?after={after}&wait={}", HOLD.as_secs());
     let desired: Desired = client.wait(&path, HOLD)?.body;
     if !dead.load(Ordering::Relaxed) {
-        let vms = desired.vms.iter().map(obeyed).collect();
-        client.put::<()>("/v1/agent/vms", &VmReports { vms })?;
+        client.put::<()>("/v1/agent/vms", &obeyed(&desired))?;
     }
     Ok(desired.revision)
-}
-
-fn obeyed(desired: &DesiredVm) -> VmReport {
-    let state = match desired.power {
-        Power::On => VmState::Running,
-        Power::Off => VmState::Stopped,
-        Power::Gone => VmState::Gone,
-    };
-    let DesiredVm { vm, generation, resets, .. } = *desired;
-    VmReport { vm, generation, state, resets }
 }

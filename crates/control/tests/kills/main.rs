@@ -6,6 +6,8 @@
 mod agent;
 #[path = "../store/cluster.rs"]
 mod cluster;
+#[path = "../shared/obedience.rs"]
+mod obedience;
 mod rig;
 mod server;
 

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::access::Caller;
 use super::problem::Problem;
 use super::route::{Call, Manner, NoBody, NoQuery, Reply, Route, Routes};
-use crate::cloud::CloudError;
+use crate::cloud::again;
 use crate::resource::Role;
 
 pub(super) fn add(routes: &mut Routes) {
@@ -207,22 +207,6 @@ impl Paged {
 
 fn found(text: &str, id: u64, name: &str) -> bool {
     name.to_lowercase().contains(&text.to_lowercase()) || id.to_string() == text
-}
-
-/// Do something until nothing was changed meanwhile: callers here have no way to say what they have
-/// seen, so that what they ask for holds for what there is.
-async fn again<T, F>(mut act: impl FnMut() -> F) -> Result<T, CloudError>
-where
-    F: Future<Output = Result<T, CloudError>>,
-{
-    const TRIES: u32 = 16;
-    for _ in 1..TRIES {
-        match act().await {
-            Err(CloudError::Stale) => {}
-            done => return done,
-        }
-    }
-    act().await
 }
 
 /// The operator's own.
