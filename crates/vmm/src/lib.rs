@@ -23,4 +23,6 @@ pub use lanekeeper_verify::{Host, HostError, Job, Output};
 pub use machine::{Driver, Ending, Exit, Kept, Machine, VmError};
 pub use qemu::{Qemu, Version, Vm};
 pub use seed::Seed;
-pub use spec::{Boot, Disk, DiskFormat, Hugepages, Management, Tap, TapPort, VfPort, VmSpec};
+pub use spec::{
+    Boot, Disk, DiskFormat, HostFunction, Hugepages, Management, Tap, TapPort, VfPort, VmSpec,
+};

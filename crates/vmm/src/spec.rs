@@ -1,12 +1,12 @@
 //! What a VM shall be. A [`VmSpec`] is plain data; [`VmSpec::check`] refuses what no driver could
 //! start, and names the field and the value.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lanekeeper_model::{MacAddr, Mtu};
+use lanekeeper_model::{MacAddr, Mtu, PciAddr};
 
 use crate::VmError;
 use crate::accel::Accel;
@@ -48,6 +48,8 @@ pub struct VmSpec {
     pub seed: Option<Seed>,
     /// VFs, in the order the guest shall see them where no slot says otherwise.
     pub vfs: Vec<VfPort>,
+    /// Functions of the host's own hardware, after the VFs: VFs of an SR-IOV NIC, GPUs.
+    pub functions: Vec<HostFunction>,
     /// Traditional NICs; the guest sees them after the VFs.
     pub taps: Vec<TapPort>,
     /// A NIC for the guest's own way out, after all others.
@@ -125,6 +127,20 @@ pub struct VfPort {
     pub mtu: Mtu,
 }
 
+/// A PCI function of the host that the guest gets by VFIO, which must have it already (the driver
+/// vfio-pci). All of the guest's memory stays in the host's for as long as it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostFunction {
+    /// Name of the port within the VM, as VM names are spelled.
+    pub name: String,
+    /// Where it is on the host.
+    pub address: PciAddr,
+    /// The address that a VF was given, so that no other port has it; `None` for what is no NIC.
+    pub mac: Option<MacAddr>,
+    /// PCI slot, `1..=24`; the lowest free one if none is said.
+    pub slot: Option<u8>,
+}
+
 /// A traditional NIC: virtio-net on a tap, the frames through the host's kernel.
 #[derive(Clone, Debug)]
 pub struct TapPort {
@@ -180,6 +196,7 @@ impl VmSpec {
             boot,
             seed: None,
             vfs: Vec::new(),
+            functions: Vec::new(),
             taps: Vec::new(),
             management: None,
             spare_slots: 2,
@@ -235,6 +252,11 @@ impl VmSpec {
                 return refuse("path", path.display().to_string(), "it is not UTF-8");
             }
         }
+        let mut addresses = BTreeSet::new();
+        if let Some(twice) = self.functions.iter().find(|it| !addresses.insert(it.address)) {
+            let field = format!("{}.address", twice.name);
+            return refuse(&field, twice.address.to_string(), "the VM has it already");
+        }
         self.slots()
     }
 
@@ -246,16 +268,20 @@ impl VmSpec {
         for asked in [true, false] {
             for vf in self.vfs.iter().filter(|vf| fixed(vf.slot) == asked) {
                 vf.check(&self.name)?;
-                slots.take(&self.name, &vf.name, vf.slot, vf.mac)?;
+                slots.take(&self.name, &vf.name, vf.slot, Some(vf.mac))?;
+            }
+            for function in self.functions.iter().filter(|it| fixed(it.slot) == asked) {
+                function.check(&self.name)?;
+                slots.take(&self.name, &function.name, function.slot, function.mac)?;
             }
             for tap in self.taps.iter().filter(|tap| fixed(tap.slot) == asked) {
                 tap.check(&self.name)?;
-                slots.take(&self.name, &tap.name, tap.slot, tap.mac)?;
+                slots.take(&self.name, &tap.name, tap.slot, Some(tap.mac))?;
             }
         }
         if let Some(management) = &self.management {
             check_mac(&self.name, "management.mac", management.mac)?;
-            slots.take(&self.name, MANAGEMENT, None, management.mac)?;
+            slots.take(&self.name, MANAGEMENT, None, Some(management.mac))?;
         }
         slots.spare(self.spare_slots);
         Ok(slots)
@@ -335,6 +361,13 @@ impl VfPort {
     }
 }
 
+impl HostFunction {
+    fn check(&self, vm: &str) -> Result<(), VmError> {
+        check_port_name(vm, &self.name)?;
+        self.mac.map_or(Ok(()), |mac| check_mac(vm, &format!("{}.mac", self.name), mac))
+    }
+}
+
 impl TapPort {
     pub(crate) fn check(&self, vm: &str) -> Result<(), VmError> {
         check_port_name(vm, &self.name)?;
@@ -355,7 +388,7 @@ impl TapPort {
 /// Which port is in which slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
-    taken: BTreeMap<u8, (String, MacAddr)>,
+    taken: BTreeMap<u8, (String, Option<MacAddr>)>,
     /// Every slot the VM has, taken or not: fixed at its start.
     present: Vec<u8>,
 }
@@ -367,7 +400,7 @@ impl Slots {
         vm: &str,
         port: &str,
         asked: Option<u8>,
-        mac: MacAddr,
+        mac: Option<MacAddr>,
     ) -> Result<u8, VmError> {
         let slot = self.choose(vm, port, asked, mac, |_| true)?;
         self.taken.insert(slot, (port.to_owned(), mac));
@@ -387,8 +420,8 @@ impl Slots {
         mac: MacAddr,
     ) -> Result<u8, VmError> {
         let present = self.present.clone();
-        let slot = self.choose(vm, port, asked, mac, |slot| present.contains(&slot))?;
-        self.taken.insert(slot, (port.to_owned(), mac));
+        let slot = self.choose(vm, port, asked, Some(mac), |slot| present.contains(&slot))?;
+        self.taken.insert(slot, (port.to_owned(), Some(mac)));
         Ok(slot)
     }
 
@@ -397,7 +430,7 @@ impl Slots {
         vm: &str,
         port: &str,
         asked: Option<u8>,
-        mac: MacAddr,
+        mac: Option<MacAddr>,
         usable: impl Fn(u8) -> bool,
     ) -> Result<u8, VmError> {
         let refuse = |field: String, value: String, why: String| {
@@ -407,7 +440,7 @@ impl Slots {
             if name == port {
                 return refuse("port name".to_owned(), port.to_owned(), "it is taken".to_owned());
             }
-            if *address == mac {
+            if let Some(mac) = mac.filter(|mac| *address == Some(*mac)) {
                 let why = format!("port {name} has the same");
                 return refuse(format!("{port}.mac"), mac.to_string(), why);
             }
@@ -555,6 +588,23 @@ mod tests {
         assert!(with([vf("x", 1, None), vf("y", 1, None)]).contains("the same"));
         assert!(with([vf("x", 1, Some(3)), vf("y", 2, Some(3))]).contains("port x is in it"));
         assert!(with([vf("management", 1, None), vf("y", 2, None)]).contains("taken"));
+    }
+
+    #[test]
+    fn a_function_of_the_host_is_given_once_and_shares_no_address() {
+        let function = |name: &str, mac| HostFunction {
+            name: name.to_owned(),
+            address: "0000:81:10.1".parse().expect("an address"),
+            mac,
+            slot: None,
+        };
+        let twice = vec![function("x", None), function("y", None)];
+        assert!(complaint(|spec| spec.functions = twice).contains("y.address"));
+        let text = complaint(|spec| {
+            spec.vfs = vec![vf("x", 1, None)];
+            spec.functions = vec![function("y", Some(mac(1)))];
+        });
+        assert!(text.contains("port x has the same"), "{text}");
     }
 
     #[test]

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::Version;
 use crate::accel::Accel;
 use crate::process::number;
-use crate::spec::{Boot, Disk, DiskFormat, MANAGEMENT, Slots, Tap, TapPort, VfPort, VmSpec};
+use crate::spec::{
+    Boot, Disk, DiskFormat, HostFunction, MANAGEMENT, Slots, Tap, TapPort, VfPort, VmSpec,
+};
 
 /// Place of the first slot's root port on the root bus.
 const FIRST_ROOT_PORT: u8 = 0x05;
@@ -99,6 +101,9 @@ pub(super) fn build(spec: &VmSpec, slots: &Slots, platform: Platform) -> Vec<Str
         line.option("-netdev", vf_netdev(vf).command_line());
         let interrupts = Interrupts::of(spec.accel, platform.version);
         line.device(&vf_device(vf, slots.of(&vf.name), interrupts).command_line());
+    }
+    for function in &spec.functions {
+        line.device(&function_device(function, slots.of(&function.name)).command_line());
     }
     for tap in &spec.taps {
         line.option("-netdev", tap_netdev(tap).command_line());
@@ -278,6 +283,18 @@ pub(super) fn vf_device(vf: &VfPort, slot: Option<u8>, interrupts: Interrupts) -
         // One for each ring, one for the control ring, one for configuration changes.
         Interrupts::Messages => device.with("vectors", 2 * u32::from(vf.queue_pairs) + 2),
     }
+}
+
+/// No option ROM of a VF: it has none of its own, and QEMU would look for it. A GPU keeps its own.
+fn function_device(function: &HostFunction, slot: Option<u8>) -> Thing {
+    let device = Thing::new("driver", "vfio-pci")
+        .with("id", device_id(&function.name))
+        .with("host", function.address.to_string());
+    let device = match slot {
+        Some(slot) => device.with("bus", bus(slot)),
+        None => device,
+    };
+    if function.mac.is_some() { device.with("rombar", 0) } else { device }
 }
 
 pub(super) fn tap_netdev(tap: &TapPort) -> Thing {
@@ -485,6 +502,26 @@ romfile=";
         let devices = only(&spec, DEBIAN_12, &["-device virtio-net"]);
         assert!(devices[0].contains("id=port-x") && devices[0].contains("bus=slot7"));
         assert!(devices[1].contains("id=port-y") && devices[1].contains("bus=slot1"));
+    }
+
+    #[test]
+    fn functions_of_the_host_are_behind_root_ports_of_their_own() {
+        let mut spec = kernel_vm();
+        let function = |name: &str, address: &str, mac| HostFunction {
+            name: name.to_owned(),
+            address: address.parse().expect("an address"),
+            mac,
+            slot: None,
+        };
+        spec.functions = vec![
+            function("vf0", "0000:81:10.1", Some(mac(1))),
+            function("gpu0", "0000:84:00.0", None),
+        ];
+        let want = [
+            "-device vfio-pci,id=port-vf0,host=0000:81:10.1,bus=slot1,rombar=0",
+            "-device vfio-pci,id=port-gpu0,host=0000:84:00.0,bus=slot2",
+        ];
+        assert_eq!(only(&spec, DEBIAN_12, &["-device vfio"]), want);
     }
 
     #[test]

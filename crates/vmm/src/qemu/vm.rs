@@ -63,6 +63,8 @@ struct Ports {
     slots: Slots,
     /// Those with a chardev of their own to remove.
     vfs: BTreeSet<String>,
+    /// Those with nothing behind the device itself.
+    functions: BTreeSet<String>,
 }
 
 impl Vm {
@@ -112,6 +114,7 @@ impl Vm {
             ports: Mutex::new(Ports {
                 slots,
                 vfs: spec.vfs.iter().map(|vf| vf.name.clone()).collect(),
+                functions: spec.functions.iter().map(|it| it.name.clone()).collect(),
             }),
             started,
             ready: Mutex::new(None),
@@ -471,7 +474,9 @@ impl Machine for Vm {
                 why,
             });
         }
-        self.command("netdev_del", &json!({ "id": argv::backend_id(port) }))?;
+        if !self.ports().functions.remove(port) {
+            self.command("netdev_del", &json!({ "id": argv::backend_id(port) }))?;
+        }
         if self.ports().vfs.remove(port) {
             self.undo("chardev-remove", &argv::chardev_id(port))?;
         }
