@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::time::Instant;
 
 use lanekeeper_hw::inventory::{PfReading, VfReading};
+use lanekeeper_model::VfIndex;
 use lanekeeper_topology::{Distance, Strictness};
 
 use crate::claim::{astray, drift};
@@ -261,7 +262,10 @@ impl Owner {
 /// What a claim is to come from, in words.
 fn source(request: &ClaimRequest) -> String {
     match (&request.pf, &request.pool) {
-        (Some(pf), _) => format!("pf {pf}"),
+        (Some(pf), _) => match request.vf {
+            Some(vf) => format!("pf {pf}, which is asked for VF {vf}"),
+            None => format!("pf {pf}"),
+        },
         (None, Some(pool)) => format!("pool {pool}"),
         (None, None) => "this host".to_owned(),
     }
@@ -360,7 +364,8 @@ impl Session<'_> {
         let defaults = self.record.target.as_ref().and_then(|target| target.defaults.driver);
         let driver = request.driver.or(defaults).unwrap_or_default();
         let mut refusal = None;
-        for index in self.record.free_vfs() {
+        let asked = |index: &VfIndex| request.vf.is_none_or(|vf| vf == *index);
+        for index in self.record.free_vfs().filter(asked) {
             let usable = match pf.vf(index) {
                 None => Err(HostError::VfMissing { pf: self.name().to_owned(), vf: index }),
                 Some(vf) => match &vf.holder {

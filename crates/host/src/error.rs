@@ -332,6 +332,9 @@ pub enum HostError {
         /// Time left.
         left: Duration,
     },
+    /// A VF is asked for by its number alone.
+    #[error("VF {0} of which PF? name it in `pf`, or leave `vf` out")]
+    VfOfNoPf(VfIndex),
     /// Before a VM could use it.
     #[error(transparent)]
     Preflight(#[from] Preflight),

@@ -41,8 +41,7 @@ impl Place {
                 )))
             }
             Affinity::Gpu { addr, .. } => {
-                let tree = PciTree::new(owner.hw.pci_tree()?);
-                let tree = tree.map_err(|error| HostError::Affinity(error.to_string()))?;
+                let tree = owner.topology()?;
                 let gpus: Vec<_> = tree.of_kind(Kind::Gpu).map(|gpu| gpu.addr).collect();
                 if gpus.contains(&addr) {
                     return Ok(Self::Gpu { to, tree });

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use lanekeeper_hw::inventory::{PfReading, VfReading};
 use lanekeeper_hw::{HardwareError, SriovHardware};
 use lanekeeper_model::{MacAddr, PciAddr, PfAddr, VfIndex};
+use lanekeeper_topology::PciTree;
 use rustix::io::Errno;
 
 use crate::error::HostError;
@@ -141,6 +142,15 @@ impl Owner {
         }
         seen.sort_by_key(|seen| seen.address);
         Ok(seen)
+    }
+
+    /// The host's PCIe tree: GPUs, and how far they are from PFs.
+    ///
+    /// # Errors
+    /// [`HostError::Hardware`]; [`HostError::Affinity`] if what was read is no tree.
+    pub fn topology(&self) -> Result<PciTree, HostError> {
+        let tree = PciTree::new(self.hw.pci_tree()?);
+        tree.map_err(|error| HostError::Affinity(error.to_string()))
     }
 
     /// What would be done for a file.

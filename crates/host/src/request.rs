@@ -149,6 +149,9 @@ pub struct ClaimRequest {
     /// PF to take a VF from, by our own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pf: Option<String>,
+    /// Number of the VF, for who knows which one it is to be; it needs `pf`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vf: Option<VfIndex>,
     /// MAC; if not given one is drawn, once, locally administered, and kept with the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
@@ -196,11 +199,14 @@ pub struct ClaimRequest {
 
 impl ClaimRequest {
     /// What contradicts itself whichever VF it would be.
-    pub(crate) fn check(&self) -> Result<(), ModelError> {
+    pub(crate) fn check(&self) -> Result<(), HostError> {
+        if let (Some(vf), None) = (self.vf, &self.pf) {
+            return Err(HostError::VfOfNoPf(vf));
+        }
         let zero = MacAddr::ZERO;
         match self.mac {
             Some(mac) if mac == zero && self.spoofchk != Some(false) => {
-                return Err(ModelError::SpoofchkWithoutMac);
+                return Err(ModelError::SpoofchkWithoutMac.into());
             }
             Some(mac) => drop(mac.station()?),
             None => {}
@@ -210,7 +216,7 @@ impl ClaimRequest {
             max: self.max_rate.unwrap_or_default(),
         };
         let vlan = self.vlan.unwrap_or_default();
-        VfSettings { rate, vlan, ..VfSettings::scrubbed() }.validate()
+        Ok(VfSettings { rate, vlan, ..VfSettings::scrubbed() }.validate()?)
     }
 
     /// Any VF, with defaults throughout.
@@ -219,6 +225,7 @@ impl ClaimRequest {
             token,
             pool: None,
             pf: None,
+            vf: None,
             mac: None,
             vlan: None,
             min_rate: None,

@@ -232,6 +232,9 @@ pub struct PciNode {
     pub vendor: u16,
     /// PCI device id.
     pub device: u16,
+    /// Driver that is bound to it.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// NUMA node that it is nearest to.
     pub numa_node: Option<u32>,
     /// Its IOMMU group's number.

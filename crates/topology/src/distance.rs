@@ -89,7 +89,7 @@ impl PciTree {
 }
 
 /// Domain and bus, as text: those of a function on a root bus name its host bridge.
-fn root_bus(addr: PciAddr) -> String {
+pub(crate) fn root_bus(addr: PciAddr) -> String {
     let text = addr.to_string();
     text.rsplit_once(':').map_or(text.clone(), |(bus, _)| bus.to_owned())
 }

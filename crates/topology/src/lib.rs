@@ -6,8 +6,10 @@
 
 mod acs;
 mod distance;
+mod position;
 mod tree;
 
 pub use acs::{Acs, Detour, PeerPath};
 pub use distance::{Affinity, AffinityError, Distance, Strictness};
+pub use position::Position;
 pub use tree::{Kind, PciTree, TreeError};

@@ -145,6 +145,7 @@ pub(crate) mod tests {
             class,
             vendor: 0x10de,
             device: 0x2330,
+            driver: None,
             numa_node: Some(numa),
             iommu_group: None,
             acs: None,

@@ -17,6 +17,7 @@ fn function(addr: &str, parent: Option<&str>, class: u32) -> PciNode {
         class,
         vendor: 0x10de,
         device: 0x2330,
+        driver: None,
         numa_node: Some(0),
         iommu_group: None,
         acs: None,

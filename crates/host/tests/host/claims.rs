@@ -472,3 +472,18 @@ fn an_unknown_field_of_a_request_is_an_error() {
     let error = serde_json::from_str::<ClaimRequest>(text).expect_err("a slip");
     assert!(error.to_string().contains("vlna"), "{error}");
 }
+
+#[test]
+fn a_vf_that_is_asked_for_by_its_number_is_that_one_or_none() {
+    let (rig, _) = plain(Personality::Igb, 3);
+    let pf = Some("rail0".to_owned());
+    let numbered = |of: &str| ClaimRequest { pf: pf.clone(), vf: Some(vf(1)), ..request(of) };
+    let claim = rig.owner().claim(&numbered("tenant")).expect("claimed");
+    assert_eq!(claim.vf, vf(1));
+    let error = rig.owner().claim(&numbered("other")).expect_err("taken");
+    assert!(matches!(error, HostError::Exhausted { .. }), "{error}");
+    assert!(error.to_string().contains("VF 1"), "{error}");
+    let of_none = ClaimRequest { vf: Some(vf(0)), ..request("third") };
+    let error = rig.owner().claim(&of_none).expect_err("of which PF?").to_string();
+    assert!(error.contains("VF 0 of which PF?"), "{error}");
+}

@@ -113,9 +113,9 @@ impl Machine {
     pub(super) fn pci_tree(&self) -> Vec<PciNode> {
         let mut tree = self.extra.clone();
         for pf in self.pfs.values() {
-            tree.push(pf.node(pf.addr.into(), pf.group));
+            tree.push(pf.node(pf.addr.into(), pf.group, pf.driver.as_ref()));
             let vfs = pf.vfs.iter().take(pf.seen());
-            tree.extend(vfs.map(|vf| pf.node(vf.addr.into(), vf.group)));
+            tree.extend(vfs.map(|vf| pf.node(vf.addr.into(), vf.group, vf.driver.as_ref())));
         }
         tree.sort_by_key(|node| node.addr);
         tree
@@ -123,7 +123,7 @@ impl Machine {
 }
 
 impl Pf {
-    fn node(&self, addr: PciAddr, iommu_group: Option<u32>) -> PciNode {
+    fn node(&self, addr: PciAddr, iommu_group: Option<u32>, driver: Option<&String>) -> PciNode {
         let rules = self.rules();
         PciNode {
             addr,
@@ -131,6 +131,7 @@ impl Pf {
             class: 0x02_00_00,
             vendor: rules.vendor,
             device: rules.device,
+            driver: driver.cloned(),
             numa_node: self.spec.numa,
             iommu_group,
             acs: None,

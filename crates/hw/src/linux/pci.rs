@@ -128,6 +128,7 @@ fn node(device: &Path, addr: PciAddr) -> Option<PciNode> {
         class: tree::hex(&device.join("class"))?,
         vendor: tree::hex(&device.join("vendor"))? as u16,
         device: tree::hex(&device.join("device"))? as u16,
+        driver: driver(device),
         numa_node: numa_node(device),
         iommu_group: iommu_group_number(device),
         acs: config.acs(),

@@ -86,6 +86,9 @@ struct Wanted {
     /// PF to take a VF from, by our own name.
     #[arg(long)]
     pf: Option<String>,
+    /// Number of the VF, if it is to be that one.
+    #[arg(long, requires = "pf", value_parser = vf)]
+    vf: Option<VfIndex>,
     /// MAC; if not given one is drawn and kept with the claim.
     #[arg(long)]
     mac: Option<MacAddr>,
@@ -312,6 +315,7 @@ impl Wanted {
         Ok(ClaimRequest {
             pool: self.pool,
             pf: self.pf,
+            vf: self.vf,
             mac: self.mac,
             vlan,
             min_rate: self.min_rate,
