@@ -144,6 +144,14 @@ impl Owner {
         Ok(seen)
     }
 
+    /// One PF that the ledger knows, by our name for it, as it is now.
+    ///
+    /// # Errors
+    /// [`HostError::Unknown`], [`HostError::PfGone`], and those of reading it.
+    pub fn reading(&self, pf: &str) -> Result<PfReading, HostError> {
+        self.session(&self.key_of(pf)?)?.read()
+    }
+
     /// The host's PCIe tree: GPUs, and how far they are from PFs.
     ///
     /// # Errors

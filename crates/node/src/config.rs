@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lanekeeper_control::keys::{FabricName, LeafName, PodName};
-use lanekeeper_model::{Mbps, SoftNicName};
+use lanekeeper_control::keys::{FabricName, GpuModel, LeafName, PfName, PodName};
+use lanekeeper_model::{Mbps, PciAddr};
+use lanekeeper_vmm::Accel;
 use serde::{Deserialize, Serialize};
 
 /// A host as a node.
@@ -25,21 +26,36 @@ pub struct NodeConfig {
     /// Folder under which each software NIC has its own.
     #[serde(default = "default_nic_folder")]
     pub nic_folder: PathBuf,
+    /// What VMs may have of the host's own hardware; nothing if it is not said.
+    #[serde(default)]
+    pub hardware: Option<HardwareOffer>,
+    /// The QEMU that VMs run in, if another than `qemu-system-x86_64` of the path.
+    #[serde(default)]
+    pub qemu: Option<PathBuf>,
+    /// What carries the guests' instructions out, for a host on which it need not be tried: by default
+    /// a kernel is booted under KVM, and only if that succeeds KVM is used.
+    #[serde(default)]
+    pub accel: Option<Accel>,
+    /// Folder of the small guest that images may name as `builtin`, for a host without Debian's
+    /// packages at hand: `guest-ID` of another machine's cache. By default it is made on the host.
+    #[serde(default)]
+    pub builtin_folder: Option<PathBuf>,
     /// The pod the host stands in.
     #[serde(default)]
     pub pod: Option<PodName>,
     /// The fabric that NICs are cabled to unless [`NicLabels::fabric`] says another.
     pub fabric: FabricName,
-    /// Where NICs are in the fabric, by their names.
+    /// Where NICs are in the fabric, by their names: those of software NICs, and of PFs in the host
+    /// file.
     #[serde(default)]
-    pub nics: BTreeMap<SoftNicName, NicLabels>,
+    pub nics: BTreeMap<PfName, NicLabels>,
     /// vCPUs that are given for each of the machine's cores.
     #[serde(default = "default_vcpus_per_core")]
     pub vcpus_per_core: u32,
     /// vCPUs that VMs may have in all, if less than the machine's.
     #[serde(default)]
     pub vcpus: Option<u32>,
-    /// Memory in MiB that VMs may have in all, if less than the machine's without
+    /// Memory in MiB that VMs may have in all; if it is not said, all but
     /// [`NodeConfig::RESERVED_RAM_MIB`].
     #[serde(default)]
     pub ram_mib: Option<u64>,
@@ -57,6 +73,39 @@ pub struct NodeConfig {
     pub shutdown_seconds: u64,
 }
 
+/// What VMs may have of a host's own hardware.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HardwareOffer {
+    /// Folder of the ledger that `lanekeeper host` keeps.
+    #[serde(default = "default_ledger")]
+    pub ledger: PathBuf,
+    /// Pools of the host file whose VFs VMs may have; those of every PF if none is named.
+    #[serde(default)]
+    pub pools: Vec<String>,
+    /// GPUs that VMs may have; none if it is not said.
+    #[serde(default)]
+    pub gpus: Option<GpuOffer>,
+}
+
+impl Default for HardwareOffer {
+    fn default() -> Self {
+        Self { ledger: default_ledger(), pools: Vec::new(), gpus: None }
+    }
+}
+
+/// GPUs that VMs may have, whole, by VFIO: those that the driver vfio-pci has, with all that is in
+/// their IOMMU groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuOffer {
+    /// Their model, as flavors name it.
+    pub model: GpuModel,
+    /// Which; every one that vfio-pci has if none is named.
+    #[serde(default)]
+    pub addresses: Vec<PciAddr>,
+}
+
 /// Where a NIC is in the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,7 +119,7 @@ pub struct NicLabels {
     /// The leaf at the other end of its cable.
     #[serde(default)]
     pub leaf: Option<LeafName>,
-    /// What it can carry.
+    /// What it can carry; if it is not said, the speed of a PF's link.
     #[serde(default)]
     pub rate: Mbps,
 }
@@ -89,6 +138,10 @@ fn default_image_folder() -> PathBuf {
 
 fn default_nic_folder() -> PathBuf {
     lanekeeper_softnic::RUN_ROOT.into()
+}
+
+fn default_ledger() -> PathBuf {
+    lanekeeper_host::STATE_FOLDER.into()
 }
 
 fn default_vcpus_per_core() -> u32 {
@@ -118,6 +171,10 @@ impl NodeConfig {
             run_folder: default_run_folder(),
             image_folder: default_image_folder(),
             nic_folder: default_nic_folder(),
+            hardware: None,
+            qemu: None,
+            accel: None,
+            builtin_folder: None,
             pod: None,
             fabric,
             nics: BTreeMap::new(),
@@ -148,6 +205,18 @@ mod tests {
     fn a_file_with_nothing_but_the_fabric_is_a_host_with_all_else_by_default() {
         let config: NodeConfig = toml::from_str("fabric = \"lab\"").expect("sound");
         assert_eq!(config, NodeConfig::new(FabricName::new("lab").expect("a name")));
+    }
+
+    #[test]
+    fn hardware_is_offered_by_a_section_of_its_own_which_may_be_empty() {
+        let text = "fabric = \"lab\"\n[hardware]\n";
+        let config: NodeConfig = toml::from_str(text).expect("sound");
+        assert_eq!(config.hardware, Some(HardwareOffer::default()));
+        let text = "fabric = \"lab\"\n[hardware]\npools = [\"lanes\"]\n[hardware.gpus]\n\
+                    model = \"H100\"\naddresses = [\"0000:84:00.0\"]\n";
+        let config: NodeConfig = toml::from_str(text).expect("sound");
+        let gpus = config.hardware.and_then(|hardware| hardware.gpus).expect("said");
+        assert_eq!(gpus.addresses.len(), 1);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use lanekeeper_control::protocol::VmId;
+use lanekeeper_host::HostError;
+use lanekeeper_host::ledger::LedgerError;
 use lanekeeper_hw::HardwareError;
 use lanekeeper_vmm::VmError;
 
@@ -67,6 +69,20 @@ pub enum NodeError {
         /// Settings that differ.
         fields: Vec<&'static str>,
     },
+    /// The host's owner of hardware does not give or take back a VF.
+    #[error("VF {lane}: {source}")]
+    Claim {
+        /// Which VF.
+        lane: Lane,
+        /// Its reason.
+        source: Box<HostError>,
+    },
+    /// A VF of the host's hardware that a VM shall have is not claimed for it.
+    #[error("VF {0} is not claimed for the VM; its settings are made anew")]
+    Unclaimed(Lane),
+    /// The host's ledger, or its hardware as a whole.
+    #[error(transparent)]
+    Owner(Box<HostError>),
     /// The VMM.
     #[error(transparent)]
     Vm(#[from] VmError),
@@ -109,7 +125,29 @@ impl NodeError {
                 HardwareError::NoPf(_) | HardwareError::Io { .. } | HardwareError::Deadline { .. }
             ),
             Self::Vm(error) => matches!(error, VmError::Io { .. } | VmError::Immortal { .. }),
+            Self::Claim { source, .. } | Self::Owner(source) => of_the_owner_may_pass(source),
+            Self::Unclaimed(_) => true,
             _ => false,
         }
+    }
+}
+
+/// Another `lanekeeper` that works on the PF, a VMM that has not let go yet, a PF that is being brought
+/// back.
+fn of_the_owner_may_pass(error: &HostError) -> bool {
+    match error {
+        HostError::Ledger(error) => matches!(error, LedgerError::Locked { .. }),
+        HostError::Hardware(error) => {
+            matches!(error, HardwareError::Io { .. } | HardwareError::Deadline { .. })
+        }
+        HostError::Busy { .. }
+        | HostError::HeldByStranger { .. }
+        | HostError::PfGone { .. }
+        | HostError::VfMissing { .. }
+        | HostError::Untold { .. }
+        | HostError::Unconfirmed { .. }
+        | HostError::NotOffered { .. }
+        | HostError::HalfWay { .. } => true,
+        _ => false,
     }
 }

@@ -37,10 +37,9 @@ mod seat;
 pub mod seed;
 mod worker;
 
-pub use config::{NicLabels, NodeConfig};
+pub use config::{GpuOffer, HardwareOffer, NicLabels, NodeConfig};
 pub use error::NodeError;
 pub use images::Builtin;
-pub use inventory::inventory;
 pub use lanes::{Lane, SoftwareNics, lanes_of, settings};
 pub use link::{HEARTBEAT_PATIENCE, Https, Link, LinkError};
 pub use membership::Membership;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lanekeeper_control::placement::HostReport;
 use lanekeeper_control::protocol::{Desired, Heartbeat, Power, VmId, VmReport, VmReports, VmState};
+use lanekeeper_host::Owner;
 use lanekeeper_hw::Hardware;
 use lanekeeper_vmm::{Accel, Driver, Machine};
 
@@ -17,7 +18,7 @@ use crate::error::NodeError;
 use crate::images::{Builtin, Images};
 use crate::inventory::inventory;
 use crate::journal::{Journal, Record};
-use crate::lanes::{Lanes, lanes_of};
+use crate::lanes::{HardwareNics, Lanes, lanes_of};
 use crate::lease::{Lease, now};
 use crate::link::Link;
 use crate::seat::Seat;
@@ -45,9 +46,11 @@ pub struct Parts<D> {
     pub driver: D,
     /// What carries their guests' instructions out.
     pub accel: Accel,
-    /// The host's NICs, each with its sockets in a folder of its name under
+    /// The host's software NICs, each with its sockets in a folder of its name under
     /// [`NodeConfig::nic_folder`].
-    pub hardware: Arc<dyn Hardware>,
+    pub software: Arc<dyn Hardware>,
+    /// The owner of the host's own hardware, as far as [`NodeConfig::hardware`] offers it.
+    pub owner: Option<Arc<Owner>>,
     /// The small guest.
     pub builtin: Option<Builtin>,
     /// The line to the server.
@@ -81,7 +84,8 @@ impl Stop {
 
 struct Inner<D: Driver> {
     means: Arc<Means<D>>,
-    hardware: Arc<dyn Hardware>,
+    software: Arc<dyn Hardware>,
+    hardware: Option<Arc<HardwareNics>>,
     link: Arc<dyn Link>,
     lease: Mutex<Lease>,
     vms: Mutex<Vms<D::Vm>>,
@@ -109,9 +113,14 @@ where
     /// # Errors
     /// [`NodeError::Taken`] if another agent has it, [`NodeError::Record`], [`NodeError::File`].
     pub fn open(config: NodeConfig, parts: Parts<D>) -> Result<Self, NodeError> {
-        let Parts { driver, accel, hardware, builtin, link } = parts;
+        let Parts { driver, accel, software, owner, builtin, link } = parts;
         let (journal, records) = Journal::open(&config.state_folder.join("vms"))?;
         let lease = Lease::load(&config.state_folder)?;
+        let offer = config.hardware.as_ref().zip(owner);
+        let hardware = offer.map(|(offer, owner)| {
+            HardwareNics::new(owner, &config.state_folder, &offer.pools).map(Arc::new)
+        });
+        let hardware = hardware.transpose()?;
         let vms = Vms {
             workers: BTreeMap::new(),
             fenced: !lease.holds(now()),
@@ -121,7 +130,7 @@ where
         let means = Means {
             driver,
             accel,
-            lanes: Lanes::new(Arc::clone(&hardware), &config.nic_folder),
+            lanes: Lanes::new(Arc::clone(&software), &config.nic_folder, hardware.clone()),
             images: Images::new(&config.image_folder, builtin),
             journal,
             board: Board::default(),
@@ -130,6 +139,7 @@ where
         };
         let inner = Inner {
             means: Arc::new(means),
+            software,
             hardware,
             link,
             lease: Mutex::new(lease),
@@ -246,7 +256,7 @@ where
             let works = Arc::clone(&vms.at_work);
             let cut = move || {
                 for lane in lanes {
-                    if let Err(error) = means.lanes.cut(&lane) {
+                    if let Err(error) = means.lanes.of(&lane).and_then(|nics| nics.cut(&lane)) {
                         tracing::error!(vm, %error, "a link was not taken down");
                     }
                 }
@@ -377,23 +387,24 @@ where
         let mut told: Option<(HostReport, Instant)> = None;
         loop {
             let known = told.as_ref().filter(|(_, at)| at.elapsed() < REPEAT).map(|(it, _)| it);
-            let pause = match inventory(&self.means.config, &*self.hardware) {
-                Ok(report) if known == Some(&report) => LOOK,
-                Ok(report) => match self.link.inventory(&report) {
-                    Ok(()) => {
-                        told = Some((report, Instant::now()));
+            let pause =
+                match inventory(&self.means.config, &*self.software, self.hardware.as_deref()) {
+                    Ok(report) if known == Some(&report) => LOOK,
+                    Ok(report) => match self.link.inventory(&report) {
+                        Ok(()) => {
+                            told = Some((report, Instant::now()));
+                            LOOK
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "what the host has was not told");
+                            AGAIN
+                        }
+                    },
+                    Err(error) => {
+                        tracing::warn!(%error, "what the host has is not known");
                         LOOK
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, "what the host has was not told");
-                        AGAIN
-                    }
-                },
-                Err(error) => {
-                    tracing::warn!(%error, "what the host has is not known");
-                    LOOK
-                }
-            };
+                };
             if self.stop.wait(pause) {
                 return;
             }

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use lanekeeper_control::protocol::{DesiredVm, Image, Power, VmReport, VmState};
 use lanekeeper_model::LinkState;
-use lanekeeper_vmm::{Accel, Driver, Exit, Hugepages, Machine, VfPort, VmError, VmSpec};
+use lanekeeper_vmm::{Accel, Driver, Exit, HostFunction, Hugepages, Machine, VmError, VmSpec};
 
 use crate::board::{Board, Booting, Boots};
 use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::images::{Images, remove};
 use crate::journal::{Failure, Journal, Record};
-use crate::lanes::{Lanes, lanes_of, settings};
+use crate::lanes::{Device, Lanes, lanes_of, settings};
 use crate::reconcile::{Guest, Step, There, Vfs, next};
 use crate::seat::{Orders, Seat};
 use crate::seed::seed;
@@ -63,10 +63,6 @@ impl<D> Means<D> {
     fn spec(&self, vm: &DesiredVm) -> Result<VmSpec, NodeError> {
         let scalars = vm.place.scalars;
         let refused = |field, value: u64| NodeError::refused(field, value, "it is too large");
-        if let Some(gpu) = vm.place.gpus.first() {
-            let why = "this agent cannot give GPUs to VMs; place it on a host without";
-            return Err(NodeError::refused("gpu", gpu, why));
-        }
         let memory = u32::try_from(scalars.ram_mib);
         let memory = memory.map_err(|_| refused("ram_mib", scalars.ram_mib))?;
         let boot = self.images.boot(vm, &self.disk_folder(vm))?;
@@ -77,15 +73,14 @@ impl<D> Means<D> {
         spec.accel = self.accel;
         spec.seed = Some(seed(vm)?);
         for (number, (lane, port)) in lanes_of(vm).zip(&vm.ports).enumerate() {
-            spec.vfs.push(VfPort {
-                name: format!("vf{number}"),
-                socket: self.lanes.socket(&lane)?,
-                mac: port.mac,
-                slot: None,
-                queue_pairs: 1,
-                packed: false,
-                mtu: port.mtu,
-            });
+            match self.lanes.of(&lane)?.device(&lane, format!("vf{number}"), port)? {
+                Device::Virtual(vf) => spec.vfs.push(vf),
+                Device::Function(vf) => spec.functions.push(vf),
+            }
+        }
+        for (number, gpu) in vm.place.gpus.iter().enumerate() {
+            let name = format!("gpu{number}");
+            spec.functions.push(HostFunction { name, address: *gpu, mac: None, slot: None });
         }
         // Nothing is attached later, and each slot takes the guest's kernel time to set up.
         spec.spare_slots = 0;
@@ -290,7 +285,7 @@ impl<D: Driver> Worker<D> {
             Step::Cut => {
                 (self.vfs, self.fences_at_set) = (Vfs::Unknown, orders.fences);
                 for lane in &self.record.lanes {
-                    self.means.lanes.cut(lane)?;
+                    self.means.lanes.of(lane)?.cut(lane)?;
                 }
                 self.vfs = Vfs::Cut;
             }
@@ -314,7 +309,7 @@ impl<D: Driver> Worker<D> {
             }
             Step::Scrub(lane) => {
                 self.vfs = Vfs::Unknown;
-                self.means.lanes.scrub(lane)?;
+                self.means.lanes.of(lane)?.scrub(lane)?;
                 self.note(|record| record.lanes.retain(|it| it != lane))?;
             }
             Step::Remove => {
@@ -351,10 +346,10 @@ impl<D: Driver> Worker<D> {
         (self.vfs, self.fences_at_set) = (Vfs::Unknown, self.seat.orders().fences);
         let want = &self.record.want;
         for (lane, port) in lanes_of(want).zip(&want.ports) {
-            self.means.lanes.clear_for(&lane, port.mac)?;
+            self.means.lanes.of(&lane)?.clear_for(&lane, port.mac)?;
         }
         for (lane, port) in lanes_of(want).zip(&want.ports) {
-            self.means.lanes.set(&lane, &settings(port, link))?;
+            self.means.lanes.of(&lane)?.set(&lane, &settings(port, link))?;
         }
         (self.vfs, self.looked_at_vfs) = (Vfs::Set(link), Instant::now());
         Ok(())
@@ -374,6 +369,9 @@ impl<D: Driver> Worker<D> {
             (record.resets, record.powered_off) = (record.want.resets, None);
         })?;
         self.fences_at_start = self.seat.orders().fences;
+        for lane in &self.record.lanes {
+            self.means.lanes.of(lane)?.hand_over(lane)?;
+        }
         let vm = self.means.driver.start(spec).map_err(|error| {
             // The one that was ended as it started has not failed.
             if self.was_fenced() { NodeError::Overtaken } else { error.into() }
@@ -421,8 +419,10 @@ impl<D: Driver> Worker<D> {
         let want = &self.record.want;
         if let Vfs::Set(link) = self.vfs {
             // A NIC that does not answer is looked at again.
-            let same =
-                |(lane, port)| self.means.lanes.is(&lane, &settings(port, link)).unwrap_or(true);
+            let same = |(lane, port)| {
+                let nics = self.means.lanes.of(&lane);
+                nics.and_then(|nics| nics.is(&lane, &settings(port, link))).unwrap_or(true)
+            };
             if !lanes_of(want).zip(&want.ports).all(same) {
                 tracing::warn!(vm = want.vm, "a VF is not as it was set; it is set again");
                 self.vfs = Vfs::Unknown;

@@ -98,7 +98,8 @@ fn be_the_agent(folder: &Path) {
     let parts = Parts {
         driver: rig().qemu.clone(),
         accel: rig().accel,
-        hardware: Arc::new(SoftwareNics::under(&config.nic_folder)),
+        software: Arc::new(SoftwareNics::under(&config.nic_folder)),
+        owner: None,
         builtin: Some(Builtin {
             kernel: image.kernel.clone(),
             initramfs: image.initramfs.clone(),
@@ -316,7 +317,8 @@ fn a_disk_image_boots_and_the_vm_keeps_its_disk_over_a_stop() {
     let parts = Parts {
         driver: rig().qemu.clone(),
         accel: rig().accel,
-        hardware: Arc::new(SoftwareNics::under(&config.nic_folder)),
+        software: Arc::new(SoftwareNics::under(&config.nic_folder)),
+        owner: None,
         builtin: None,
         link: Arc::new(Folder(root.clone())),
     };

@@ -1,16 +1,23 @@
 //! `lanekeeper agent enrol` and `lanekeeper agent vms`: this host as one of a server's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use lanekeeper_node::{Builtin, Https, Membership, Node, NodeConfig, Parts, SoftwareNics};
-use lanekeeper_testbed::{guest_image, packages};
+use lanekeeper_host::Owner;
+use lanekeeper_hw::guarded::Guarded;
+use lanekeeper_hw::linux::Linux;
+use lanekeeper_node::{
+    Builtin, HardwareOffer, Https, Membership, Node, NodeConfig, Parts, SoftwareNics,
+};
+use lanekeeper_testbed::guest_image::{self, GuestImage};
+use lanekeeper_testbed::packages;
 use lanekeeper_vmm::{Qemu, accel};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Failure;
+use crate::host::report_recovery;
 use crate::output::print;
 use crate::unit;
 
@@ -51,10 +58,40 @@ fn work(error: impl std::fmt::Display) -> Failure {
     Failure::Work(error.to_string())
 }
 
-fn load(path: &std::path::Path) -> Result<NodeConfig, Failure> {
+fn load(path: &Path) -> Result<NodeConfig, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+}
+
+/// The small guest.
+fn guest(config: &NodeConfig, cache: &Path) -> Result<GuestImage, Failure> {
+    let made = match &config.builtin_folder {
+        Some(folder) => GuestImage::made_in(folder),
+        None => guest_image::ensure(cache, &mut |what| tracing::info!("{what}")),
+    };
+    made.map_err(work)
+}
+
+/// The operator's, or Debian's, which is installed if it is not there.
+fn qemu(config: &NodeConfig) -> Result<Qemu, Failure> {
+    if let Some(program) = &config.qemu {
+        return Qemu::at(program).map_err(work);
+    }
+    packages::ensure(packages::VM, &mut |what| tracing::info!("{what}")).map_err(work)?;
+    Qemu::find().map_err(work)
+}
+
+/// The owner of this host's own hardware, after what was cut short is finished or undone.
+fn owner(offer: &HardwareOffer) -> Result<Arc<Owner>, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        let why = "the host's NICs and the ledger are root's: run this as root, or leave the section \
+                   `hardware` out";
+        return Err(Failure::Work(why.to_owned()));
+    }
+    let owner = Owner::open(Arc::new(Guarded::new(Linux::new())), &offer.ledger)?;
+    report_recovery(&owner.recover()?);
+    Ok(Arc::new(owner))
 }
 
 /// Enrol this host.
@@ -91,23 +128,30 @@ pub(crate) fn run(args: &Vms) -> Result<ExitCode, Failure> {
     // Before any thread is there, so that none misses a signal.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(work)?;
     let host = member.host.clone();
-    packages::ensure(packages::VM, &mut |what| tracing::info!("{what}")).map_err(work)?;
     let cache = guest_image::cache_folder();
-    let image = guest_image::ensure(&cache, &mut |what| tracing::info!("{what}")).map_err(work)?;
-    let qemu = Qemu::find().map_err(work)?;
-    let verdict = accel::choose(&qemu, &image.kernel, &cache).map_err(work)?;
-    tracing::info!("{}", verdict.reason);
+    let image = guest(&config, &cache)?;
+    let qemu = qemu(&config)?;
+    let accel = match config.accel {
+        Some(accel) => accel,
+        None => {
+            let verdict = accel::choose(&qemu, &image.kernel, &cache).map_err(work)?;
+            tracing::info!("{}", verdict.reason);
+            verdict.accel
+        }
+    };
     let builtin = Builtin {
         kernel: image.kernel.clone(),
         initramfs: image.initramfs.clone(),
         command_line: Arc::new(move |name: &str| image.command_line(name)),
     };
     let link = Https::member(&config.state_folder, member).map_err(work)?;
-    let hardware = Arc::new(SoftwareNics::under(&config.nic_folder));
+    let software = Arc::new(SoftwareNics::under(&config.nic_folder));
+    let owner = config.hardware.as_ref().map(owner).transpose()?;
     let parts = Parts {
         driver: qemu,
-        accel: verdict.accel,
-        hardware,
+        accel,
+        software,
+        owner,
         builtin: Some(builtin),
         link: Arc::new(link),
     };

@@ -256,7 +256,7 @@ impl std::ops::Deref for Opened {
 
 /// Recovery at the start of another command is told of on standard error, so that what the command
 /// prints stays its own.
-fn report_recovery(recovered: &Recovered) {
+pub(crate) fn report_recovery(recovered: &Recovered) {
     for event in &recovered.events {
         tracing::info!("{event}");
     }

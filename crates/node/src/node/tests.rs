@@ -49,7 +49,8 @@ impl Rig {
         let parts = Parts {
             driver: On(Arc::clone(&self.world)),
             accel: Accel::Tcg,
-            hardware: Arc::new(On(Arc::clone(&self.world))),
+            software: Arc::new(On(Arc::clone(&self.world))),
+            owner: None,
             builtin: Some(World::builtin()),
             link: Arc::clone(&self.server) as Arc<dyn Link>,
         };

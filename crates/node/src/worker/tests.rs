@@ -34,7 +34,7 @@ impl Agent {
         world.state().journal = Some(folder.join("vms"));
         let hardware = Arc::new(On(Arc::clone(world)));
         let means = Arc::new(Means {
-            lanes: Lanes::new(hardware, folder),
+            lanes: Lanes::new(hardware, folder, None),
             images: Images::new(folder, Some(World::builtin())),
             driver: On(Arc::clone(world)),
             accel: Accel::Kvm,

@@ -129,6 +129,19 @@ pub struct GuestImage {
 }
 
 impl GuestImage {
+    /// The image that was made on another machine: a folder `guest-ID` of its cache.
+    ///
+    /// # Errors
+    /// [`ImageError::File`] for what is not there.
+    pub fn made_in(folder: &Path) -> Result<Self, ImageError> {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let image = files_in(folder, name.trim_start_matches("guest-").to_owned());
+        for file in [&image.kernel, &image.initramfs] {
+            fs::metadata(file).map_err(|error| ImageError::file(file, error))?;
+        }
+        Ok(image)
+    }
+
     /// The kernel command line: quick on emulated CPUs, console on the first serial line, host
     /// name set. A panic ends the VM.
     pub fn command_line(&self, host_name: &str) -> String {
@@ -284,7 +297,10 @@ fn image_id(packages: &[Package]) -> String {
 
 fn image_at(cache: &Path, packages: &[Package]) -> GuestImage {
     let id = image_id(packages);
-    let folder = folder_of(cache, &id);
+    files_in(&folder_of(cache, &id), id)
+}
+
+fn files_in(folder: &Path, id: String) -> GuestImage {
     GuestImage {
         kernel: folder.join(KERNEL_FILE),
         initramfs: folder.join(initramfs_file(Role::Guest)),

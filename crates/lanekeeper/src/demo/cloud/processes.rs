@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lanekeeper_control::keys::FabricName;
+use lanekeeper_control::keys::{FabricName, PfName};
 use lanekeeper_model::Mbps;
 use lanekeeper_node::{Membership, NicLabels, NodeConfig};
 
@@ -159,13 +159,14 @@ fn config(site: &Site, host: usize, folder: &Path) -> Result<NodeConfig, DemoErr
     let (link, own) = (nics.join(name.as_str()), nics_folder(site).join(name.as_str()));
     symlink(own, &link).map_err(|error| DemoError::file(&link, error))?;
     let fabric = FabricName::new(FABRIC).map_err(|error| DemoError::plan(&error))?;
+    let pf = PfName::new(name.as_str()).map_err(|error| DemoError::plan(&error))?;
     let labels = NicLabels { rail: Some(0), rate: RATE, ..NicLabels::default() };
     Ok(NodeConfig {
         state_folder: folder.join("state"),
         run_folder: folder.join("run"),
         image_folder: folder.join("images"),
         nic_folder: nics,
-        nics: [(name, labels)].into(),
+        nics: [(pf, labels)].into(),
         vcpus: Some(VCPUS),
         vcpus_per_core: VCPUS,
         ram_mib: Some(RAM_MIB),

@@ -1,5 +1,8 @@
-//! What this host has, for the server to place VMs by: software NICs that answer, with the labels
-//! that the operator gave them, and the machine's CPUs, memory and disk.
+//! What this host has, for the server to place VMs by: software NICs that answer, PFs and GPUs of its
+//! own hardware as far as VMs may have them, with the labels that the operator gave them, and the
+//! machine's CPUs, memory and disk.
+
+mod hardware;
 
 use std::fs;
 
@@ -10,25 +13,40 @@ use lanekeeper_model::{PfId, VfIndex};
 
 use crate::config::NodeConfig;
 use crate::error::NodeError;
+use crate::lanes::HardwareNics;
 
 /// Look at the host.
 ///
 /// # Errors
-/// [`NodeError::File`] if the machine does not tell what it has.
-pub fn inventory(config: &NodeConfig, hardware: &dyn Hardware) -> Result<HostReport, NodeError> {
-    let nics = hardware.pfs().map_err(|error| {
+/// [`NodeError::File`] if the machine does not tell what it has; [`NodeError::Owner`].
+pub(crate) fn inventory(
+    config: &NodeConfig,
+    software: &dyn Hardware,
+    hardware: Option<&HardwareNics>,
+) -> Result<HostReport, NodeError> {
+    let nics = software.pfs().map_err(|error| {
         let source = std::io::Error::other(error);
         NodeError::file(&config.nic_folder, "find the software NICs under")(source)
     })?;
-    let pfs = nics.iter().filter_map(|status| pf(config, status)).collect();
-    Ok(HostReport { pod: config.pod.clone(), scalars: scalars(config)?, gpus: None, pfs })
+    let own = hardware.map(|nics| hardware::look(config, nics)).transpose()?.unwrap_or_default();
+    let mut pfs = own.pfs;
+    for nic in nics.iter().filter_map(|status| software_nic(config, status)) {
+        if pfs.iter().any(|pf| pf.name == nic.name) {
+            tracing::error!(nic = %nic.name, "a PF of the host file has the same name, so that VMs \
+                get no VF of the software NIC; give it another");
+        } else {
+            pfs.push(nic);
+        }
+    }
+    Ok(HostReport { pod: config.pod.clone(), scalars: scalars(config)?, gpus: own.gpus, pfs })
 }
 
-fn pf(config: &NodeConfig, status: &PfStatus) -> Option<Pf> {
+fn software_nic(config: &NodeConfig, status: &PfStatus) -> Option<Pf> {
     let PfId::Soft(name) = &status.pf else { return None };
-    let labels = config.nics.get(name).cloned().unwrap_or_default();
+    let name = PfName::new(name.as_str()).ok()?;
+    let labels = config.nics.get(&name).cloned().unwrap_or_default();
     Some(Pf {
-        name: PfName::new(name.as_str()).ok()?,
+        name,
         path: DataPath::Software,
         fabric: labels.fabric.unwrap_or_else(|| config.fabric.clone()),
         rail: labels.rail,
@@ -42,14 +60,15 @@ fn pf(config: &NodeConfig, status: &PfStatus) -> Option<Pf> {
 fn scalars(config: &NodeConfig) -> Result<Scalars, NodeError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let vcpus = u32::try_from(cores).unwrap_or(u32::MAX).saturating_mul(config.vcpus_per_core);
-    let ram = total_ram_mib()?.saturating_sub(NodeConfig::RESERVED_RAM_MIB);
+    let total = total_ram_mib()?;
+    let others = total.saturating_sub(NodeConfig::RESERVED_RAM_MIB);
     let folder = &config.state_folder;
     let disk = rustix::fs::statvfs(folder)
         .map_err(|error| NodeError::file(folder, "see how much disk there is at")(error.into()))?;
     let disk = disk.f_blocks.saturating_mul(disk.f_frsize) >> 30;
     Ok(Scalars {
         vcpus: vcpus.min(config.vcpus.unwrap_or(u32::MAX)),
-        ram_mib: ram.min(config.ram_mib.unwrap_or(u64::MAX)),
+        ram_mib: config.ram_mib.map_or(others, |said| said.min(total)),
         disk_gib: disk.min(config.disk_gib.unwrap_or(u64::MAX)),
     })
 }

@@ -1,0 +1,122 @@
+//! A whole cloud on an emulated host with an SR-IOV NIC: the server, an agent, and a tenant's VM that
+//! gets a real VF by VFIO through the API, is killed with its agent, comes back, and gives it back.
+
+use std::time::Duration;
+
+use lanekeeper_vmm::Host as _;
+use serde_json::Value;
+
+use crate::rig::{Lab, PF, PROGRAM, SHORT, boot};
+
+/// A VM within an emulated machine: its CPU is emulated, and switches into it as well.
+const VM_READY: Duration = Duration::from_secs(600);
+
+const NODE: &str = r#"
+fabric = "lab"
+vcpus = 1
+vcpus_per_core = 1
+ram_mib = 256
+disk_gib = 1
+boot_seconds = 500
+accel = "kvm"
+qemu = "/shared/qemu/qemu-system-x86_64"
+builtin_folder = "/shared/image"
+[hardware]
+pools = ["lanes"]
+[nics.nic0]
+rail = 0
+rate = 1000
+"#;
+
+impl Lab {
+    /// The command line, as the operator.
+    fn cloud(&self, arguments: &str) -> String {
+        self.cloud_within(arguments, SHORT)
+    }
+
+    fn cloud_within(&self, arguments: &str, patience: Duration) -> String {
+        let output = self.host.run(&format!(". /tmp/operator && {PROGRAM} {arguments}"), patience);
+        let output = output.expect("runs");
+        if !output.success() {
+            let log = self.sh("tail -n 40 /tmp/vms.log /tmp/server.log");
+            panic!("{arguments}: {}\n{log}", output.complaint());
+        }
+        output.stdout
+    }
+
+    fn start_server(&self) {
+        self.sh(&format!(
+            "{{ setsid sh -c 'exec {PROGRAM} server --listen 127.0.0.1:8443 --data /tmp/server \
+             >/tmp/server.log 2>&1 </dev/null' & }} && \
+             end=$(($(date +%s) + 80)); until grep -q 'operator.key' /tmp/server.log; do sleep 0.2; \
+             [ $(date +%s) -lt $end ] || {{ cat /tmp/server.log; exit 1; }}; done; \
+             echo 'export HOME=/root LANEKEEPER_SERVER=https://127.0.0.1:8443 \
+             LANEKEEPER_AUTHORITY=/tmp/server/authority.crt \
+             LANEKEEPER_API_KEY='$(cat /tmp/server/operator.key) >/tmp/operator"
+        ));
+    }
+
+    fn start_vms(&self) {
+        self.sh(&format!(
+            "rm -f /tmp/vms.pid && {{ setsid sh -c 'echo $$ >/tmp/vms.pid; exec {PROGRAM} agent vms \
+             --config /tmp/node.toml >>/tmp/vms.log 2>&1 </dev/null' & }} && \
+             until [ -s /tmp/vms.pid ]; do sleep 0.1; done"
+        ));
+    }
+
+    fn soon(&self, what: &str, patience: Duration) {
+        let wait = format!(
+            "end=$(($(date +%s) + {seconds})); until {what}; do sleep 1; \
+             [ $(date +%s) -lt $end ] || {{ tail -n 40 /tmp/vms.log /tmp/server.log; exit 1; }}; done",
+            seconds = patience.as_secs()
+        );
+        let waited = self.host.check(&wait, patience + SHORT);
+        waited.unwrap_or_else(|error| panic!("not: {what}: {error}"));
+    }
+
+    fn claims(&self) -> Vec<Value> {
+        let shown = self.json("nobody", "--json show");
+        println!("{shown}");
+        let claims = shown.pointer("/pfs/0/claims").and_then(Value::as_array).cloned();
+        claims.unwrap_or_default()
+    }
+}
+
+#[test]
+#[ignore = "minutes: a server, an agent and a VM within an emulated host"]
+fn a_vm_by_the_api_gets_a_real_vf_and_gives_it_back_scrubbed() {
+    let lab = boot("h5", |plan| plan.tenants = ["t1".to_owned()].to_vec());
+    lab.sh(&format!(
+        "echo 'version: 1\npfs:\n  - {{ name: nic0, select: {{ permanent_mac: \"{PF}\" }}, vfs: 4, \
+         pools: [lanes] }}' >/tmp/host.yaml"
+    ));
+    lab.done("nobody", "apply /tmp/host.yaml");
+    lab.sh(&format!("echo '{NODE}' >/tmp/node.toml"));
+    lab.start_server();
+    lab.cloud("region create here --fabric lab --vlans 100-199 --addresses 10.64.0.0/16");
+    lab.cloud("image create guest --builtin");
+    lab.cloud("flavor create small --vcpus 1 --ram 256 --vfs 1 --vf-rate 100 --rdma software");
+    lab.cloud("organization create acme");
+    lab.sh("echo 'export LANEKEEPER_ORGANIZATION=acme' >>/tmp/operator");
+    lab.cloud("environment create lab --region here");
+    lab.cloud("network create lane --environment lab --profile ethernet --mtu 1500");
+    let said = lab.cloud("fleet token h5 --region here");
+    println!("{said}");
+    lab.sh(&format!(
+        "{PROGRAM} agent enrol https://127.0.0.1:8443 --authority /tmp/server/authority.crt \
+         --config /tmp/node.toml --token $(echo '{said}' | grep -o 'lke_[A-Za-z0-9_-]*' | head -n 1)"
+    ));
+    lab.start_vms();
+    lab.soon(&format!(". /tmp/operator; {PROGRAM} fleet nics h5 | grep -q nic0"), SHORT);
+    println!("{}", lab.cloud("fleet nics h5"));
+    lab.cloud_within(
+        "vm create v1 --environment lab --flavor small --image guest --network lane --wait",
+        VM_READY,
+    );
+    let vm: Value =
+        serde_json::from_str(&lab.cloud("--json vm show v1 --environment lab")).expect("JSON");
+    println!("{vm:#}");
+    println!("{}", lab.sh("ps w; cat /tmp/vms.log; cat /tmp/server.log"));
+    println!("{}", lab.cloud("network list --json"));
+    println!("{:#?}", lab.claims());
+}
