@@ -12,6 +12,7 @@ mod forgery;
 mod host;
 mod iperf;
 mod isolation;
+pub mod lane;
 mod listener;
 mod perftest;
 mod ping;
