@@ -19,6 +19,7 @@
 //! /v1/alive/REGION/HOST          an agent's lease
 //! /v1/agents/REGION/HOST         which certificate is that host's
 //! /v1/desired/REGION/HOST/VM     a VM as the agent of its host shall have it
+//! /v1/desired/REGION/HOST/proof-RUN-VM  what a verification run asks of a VM, until it is told of
 //! /v1/reports/REGION/HOST/VM     what the agent says became of it
 //! ```
 
@@ -410,6 +411,16 @@ pub fn desired(region: &RegionName, host: &HostName) -> Prefix {
 /// A VM as its host shall have it.
 pub fn desired_vm(region: &RegionName, host: &HostName, vm: u64) -> Key {
     Key(format!("{ROOT}/desired/{region}/{host}/{vm:0ID_DIGITS$}"))
+}
+
+/// What a verification run asks of a VM.
+pub fn desired_proof(region: &RegionName, host: &HostName, run: u64, vm: u64) -> Key {
+    Key(format!("{ROOT}/desired/{region}/{host}/proof-{run:0ID_DIGITS$}-{vm:0ID_DIGITS$}"))
+}
+
+/// Whether what a host shall have is a proof, not a VM.
+pub fn is_proof(key: &Key) -> bool {
+    key.last().starts_with("proof-")
 }
 
 /// What a region's agents say of their VMs.

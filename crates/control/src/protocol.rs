@@ -88,6 +88,95 @@ pub struct Desired {
     /// Its VMs. One that the host has and that is not here is ended and everything of it removed, as if
     /// [`Power::Gone`] were asked for.
     pub vms: Vec<DesiredVm>,
+    /// What verification runs ask of its VMs, each until it is told of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proofs: Vec<DesiredProof>,
+}
+
+/// That the ports of a VM are looked at: whether each is as it shall be, and reaches its peers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DesiredProof {
+    /// The verification run.
+    pub run: u64,
+    /// The VM.
+    pub vm: VmId,
+    /// Whom its ports shall reach.
+    pub ports: Vec<ProofPort>,
+}
+
+/// Whom one port shall reach.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProofPort {
+    /// [`DesiredPort::port`].
+    pub port: u64,
+    /// The others.
+    pub peers: Vec<ProofPeer>,
+}
+
+/// A port that another shall reach.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProofPeer {
+    /// Its VM and itself, for people: `w-1/rail0`.
+    pub name: String,
+    /// Where it is.
+    pub address: IpAddr,
+    /// Its MTU.
+    pub mtu: Mtu,
+}
+
+/// What looks at VMs found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProofReports {
+    /// One for each proof that was done.
+    pub proofs: Vec<ProofReport>,
+}
+
+/// What the look at one VM found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProofReport {
+    /// The verification run.
+    pub run: u64,
+    /// The VM.
+    pub vm: VmId,
+    /// Each thing that was looked at.
+    pub checks: Vec<ProofCheck>,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProofCheck {
+    /// The port's name within its VM, as `rail0`.
+    pub port: String,
+    /// What was looked at, as `MTU to w-1/rail0`.
+    pub check: String,
+    /// What came of it.
+    pub verdict: CheckVerdict,
+    /// What was found.
+    pub found: String,
+    /// What to do, if it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// Typical round trip in nanoseconds, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_ns: Option<u64>,
+}
+
+/// What came of a look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckVerdict {
+    /// It is as it must be.
+    Held,
+    /// It is not.
+    Failed,
+    /// It could not be looked at.
+    Skipped,
 }
 
 /// Whether a VM runs.

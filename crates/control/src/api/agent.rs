@@ -11,7 +11,9 @@ use super::problem::Problem;
 use super::route::{Call, Json, NoBody, NoPath, NoQuery, Nothing, Reply, Route, Routes};
 use crate::cloud::CloudError;
 use crate::placement::HostReport;
-use crate::protocol::{Desired, Enrol, Enrolled, Heartbeat, HeartbeatAnswer, VmReports};
+use crate::protocol::{
+    Desired, Enrol, Enrolled, Heartbeat, HeartbeatAnswer, ProofReports, VmReports,
+};
 
 /// Longest wait for a change.
 const LONGEST_WAIT: u64 = 55;
@@ -30,6 +32,11 @@ pub(super) fn add(routes: &mut Routes) {
         .add(
             Route::put("/v1/agent/vms", "What became of VMs.").status(StatusCode::NO_CONTENT),
             reports,
+        )
+        .add(
+            Route::put("/v1/agent/proofs", "What looks at VMs found.")
+                .status(StatusCode::NO_CONTENT),
+            proofs,
         );
 }
 
@@ -123,5 +130,12 @@ async fn reports(call: AgentCall<Json<Wire<VmReports>>>) -> Result<Nothing, Prob
     let Json(Wire(reports)) = call.body;
     let AgentCaller { region, host } = call.who;
     call.state.cloud.take_reports(&region, &host, reports).await?;
+    Ok(Nothing)
+}
+
+async fn proofs(call: AgentCall<Json<Wire<ProofReports>>>) -> Result<Nothing, Problem> {
+    let Json(Wire(reports)) = call.body;
+    let AgentCaller { region, host } = call.who;
+    call.state.cloud.take_proofs(&region, &host, reports).await?;
     Ok(Nothing)
 }

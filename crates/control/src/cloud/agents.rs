@@ -6,10 +6,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::draft::json;
+use super::verifications::ProofTask;
 use super::{Cloud, CloudError, Draft, Stored, again};
 use crate::keys::{self, HostName, RegionName};
 use crate::placement::{HostReport, Inventory};
-use crate::protocol::{Desired, DesiredVm, VmReport, VmReports};
+use crate::protocol::{Desired, DesiredProof, DesiredVm, VmReport, VmReports};
 use crate::resource::{Region, Time};
 use crate::store::{Expect, LeaseId, Outcome, Scope, StoreError, Transaction};
 use crate::tls::token::{Kind, Secret, SecretHash};
@@ -252,11 +253,17 @@ impl Cloud {
         host: &HostName,
     ) -> Result<Desired, CloudError> {
         let (revision, entries) = self.store.all(keys::desired(region, host)).await?;
-        let vms: Result<Vec<DesiredVm>, StoreError> = entries
+        let (proofs, vms): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| keys::is_proof(&entry.key));
+        let vms: Result<Vec<DesiredVm>, StoreError> = vms
             .into_iter()
             .map(|entry| Stored::<DesiredVm>::read(entry).map(|stored| stored.value))
             .collect();
-        Ok(Desired { revision: revision.get(), vms: vms? })
+        let proofs: Result<Vec<DesiredProof>, StoreError> = proofs
+            .into_iter()
+            .map(|entry| Stored::<ProofTask>::read(entry).map(|stored| stored.value.proof))
+            .collect();
+        Ok(Desired { revision: revision.get(), vms: vms?, proofs: proofs? })
     }
 
     /// What a host shall have, once that has changed after a revision, or after `wait`.

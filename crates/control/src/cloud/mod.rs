@@ -16,6 +16,7 @@ mod networks;
 mod read;
 mod several;
 mod tenancy;
+mod verifications;
 mod vms;
 
 use std::collections::HashMap;

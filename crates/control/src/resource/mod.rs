@@ -12,6 +12,7 @@ mod firewall;
 mod network;
 mod tenancy;
 mod time;
+mod verification;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -36,6 +37,9 @@ pub use tenancy::{
     Role,
 };
 pub use time::Time;
+pub use verification::{
+    Verification, VerificationPart, VerificationSpec, VerificationState, VerificationView, Verified,
+};
 
 /// Anything that has an id and is kept in the store.
 pub trait Resource:

@@ -82,6 +82,7 @@ async fn possessions(rig: &Rig) -> Vec<(&'static str, u64)> {
         ("placement-policies", post("/v1/placement-policies", policy).await),
         ("groups", post("/v1/groups", json!({"count": 1, "vm": spec})).await),
         ("api-keys", post("/v1/api-keys", json!({"name": "k", "role": "reader"})).await),
+        ("verifications", post("/v1/verifications", json!({"vms": [vm]})).await),
         ("vms", vm),
         ("subnets", list("/v1/subnets").await),
         ("ports", list("/v1/ports").await),

@@ -6,3 +6,4 @@ mod networks;
 #[path = "../shared/obedience.rs"]
 mod obedience;
 mod rig;
+mod verifications;

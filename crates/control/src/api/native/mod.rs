@@ -6,6 +6,7 @@ mod networks;
 mod offer;
 mod service;
 mod tenancy;
+mod verifications;
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -24,6 +25,7 @@ pub(super) fn add(routes: &mut Routes) {
     fabric::add(routes);
     networks::add(routes);
     compute::add(routes);
+    verifications::add(routes);
 }
 
 /// What a call that makes something is answered with when it is done.
