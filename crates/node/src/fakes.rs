@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lanekeeper_control::placement::HostReport;
 use lanekeeper_control::protocol::{
-    Desired, Heartbeat, HeartbeatAnswer, VmId, VmReport, VmReports,
+    Desired, Heartbeat, HeartbeatAnswer, ProofReport, ProofReports, VmId, VmReport, VmReports,
 };
 use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
 use lanekeeper_model::{
@@ -326,6 +326,7 @@ pub(crate) struct Said {
     pub(crate) away: bool,
     pub(crate) reports: BTreeMap<VmId, VmReport>,
     pub(crate) inventory: Option<HostReport>,
+    pub(crate) proofs: Vec<ProofReport>,
 }
 
 impl Server {
@@ -380,6 +381,16 @@ impl Link for Server {
     fn report(&self, reports: &VmReports) -> Result<(), LinkError> {
         self.answer(|said| {
             said.reports.extend(reports.vms.iter().map(|report| (report.vm, report.clone())));
+        })
+    }
+
+    fn proofs(&self, reports: &ProofReports) -> Result<(), LinkError> {
+        self.answer(|said| {
+            // It asks no more for what it was told.
+            let told = |run, vm| reports.proofs.iter().any(|it| (it.run, it.vm) == (run, vm));
+            said.desired.proofs.retain(|proof| !told(proof.run, proof.vm));
+            said.desired.revision += 1;
+            said.proofs.extend(reports.proofs.iter().cloned());
         })
     }
 }

@@ -30,6 +30,7 @@ mod lease;
 mod link;
 mod membership;
 mod node;
+mod proof;
 pub mod reconcile;
 #[cfg(test)]
 mod samples;

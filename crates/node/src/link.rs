@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lanekeeper_client::{Client, Error};
 use lanekeeper_control::placement::HostReport;
-use lanekeeper_control::protocol::{Desired, Heartbeat, HeartbeatAnswer, VmReports};
+use lanekeeper_control::protocol::{Desired, Heartbeat, HeartbeatAnswer, ProofReports, VmReports};
 use ureq::http::Method;
 
 use crate::error::NodeError;
@@ -49,6 +49,12 @@ pub trait Link: Send + Sync {
     /// # Errors
     /// [`LinkError`].
     fn report(&self, reports: &VmReports) -> Result<(), LinkError>;
+
+    /// Say what looks at VMs found.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    fn proofs(&self, reports: &ProofReports) -> Result<(), LinkError>;
 }
 
 /// How long a sign of life may take. One that came later would say less than the next.
@@ -119,6 +125,11 @@ impl Link for Https {
 
     fn report(&self, reports: &VmReports) -> Result<(), LinkError> {
         self.client().put::<()>("/v1/agent/vms", reports)?;
+        Ok(())
+    }
+
+    fn proofs(&self, reports: &ProofReports) -> Result<(), LinkError> {
+        self.client().put::<()>("/v1/agent/proofs", reports)?;
         Ok(())
     }
 }

@@ -7,10 +7,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lanekeeper_control::placement::HostReport;
-use lanekeeper_control::protocol::{Desired, Heartbeat, Power, VmId, VmReport, VmReports, VmState};
+use lanekeeper_control::protocol::{
+    Desired, DesiredProof, Heartbeat, Power, ProofReports, VmId, VmReport, VmReports, VmState,
+};
 use lanekeeper_host::Owner;
 use lanekeeper_hw::Hardware;
-use lanekeeper_vmm::{Accel, Driver, Machine};
+use lanekeeper_vmm::{Accel, Driver, Host, Machine};
 
 use crate::board::{Board, Boots};
 use crate::config::NodeConfig;
@@ -20,7 +22,8 @@ use crate::inventory::inventory;
 use crate::journal::{Journal, Record};
 use crate::lanes::{HardwareNics, Lanes, lanes_of};
 use crate::lease::{Lease, now};
-use crate::link::Link;
+use crate::link::{Link, LinkError};
+use crate::proof::prove;
 use crate::seat::Seat;
 use crate::worker::{Means, Worker};
 
@@ -90,6 +93,9 @@ struct Inner<D: Driver> {
     lease: Mutex<Lease>,
     vms: Mutex<Vms<D::Vm>>,
     revision: AtomicU64,
+    /// What verification runs ask for, as it was last said.
+    proofs: Mutex<Vec<DesiredProof>>,
+    asked: Condvar,
     stop: Stop,
 }
 
@@ -145,6 +151,8 @@ where
             lease: Mutex::new(lease),
             vms: Mutex::new(vms),
             revision: AtomicU64::new(0),
+            proofs: Mutex::default(),
+            asked: Condvar::new(),
             stop: Stop::default(),
         };
         Ok(Self { inner: Arc::new(inner), records })
@@ -174,6 +182,7 @@ where
         begin("desired", Inner::heed)?;
         begin("reports", Inner::report)?;
         begin("inventory", Inner::take_inventory)?;
+        begin("proofs", Inner::prove)?;
         while !inner.stop.wait(REPEAT) {}
         inner.leave();
         Ok(())
@@ -301,6 +310,8 @@ where
                     if vms.fences == fences {
                         vms.fenced &= !lifted;
                         self.apply(&mut vms, &desired);
+                        *self.proofs() = desired.proofs;
+                        self.asked.notify_all();
                         after = desired.revision;
                         self.revision.store(after, Ordering::Relaxed);
                     }
@@ -411,10 +422,50 @@ where
         }
     }
 
+    fn proofs(&self) -> MutexGuard<'_, Vec<DesiredProof>> {
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Look at VMs, one after the other, as they are asked for. What was told is asked for no more.
+    fn prove(&self) {
+        while !self.stop.wait(Duration::ZERO) {
+            let none = |proofs: &mut Vec<DesiredProof>| {
+                proofs.is_empty() && !self.stop.wait(Duration::ZERO)
+            };
+            let waited = self.asked.wait_timeout_while(self.proofs(), AGAIN, none);
+            let next = waited.unwrap_or_else(PoisonError::into_inner).0.first().cloned();
+            let Some(proof) = next else { continue };
+            let seat = self.vms().workers.get(&proof.vm).map(|(seat, _)| Arc::clone(seat));
+            let vm = seat.and_then(|seat| seat.orders().want.zip(seat.vm()));
+            let at = vm.as_ref().map(|(want, vm)| (want, vm.as_ref() as &dyn Host));
+            let report = prove(&proof, &self.means.lanes, at);
+            if let Some((_, vm)) = &vm {
+                // The host's operator may want to run a command in it.
+                vm.hang_up();
+            }
+            let told = self.link.proofs(&ProofReports { proofs: vec![report] });
+            match told {
+                Err(error @ LinkError::Unreachable(_)) => {
+                    tracing::warn!(%error, "what was found of a VM was not told");
+                    if self.stop.wait(AGAIN) {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, run = proof.run, "what was found is not taken");
+                    self.proofs().retain(|it| *it != proof);
+                }
+                Ok(()) => self.proofs().retain(|it| *it != proof),
+            }
+        }
+    }
+
     /// Let all workers put down what they do. One that waits for something hanging ends with the
     /// process; its record says what it was at.
     fn leave(&self) {
         self.means.board.wake();
+        drop(self.proofs());
+        self.asked.notify_all();
         let vms = std::mem::take(&mut self.vms().workers);
         for (seat, _) in vms.values() {
             seat.stop();

@@ -18,7 +18,7 @@ use lanekeeper_control::keys::{FabricName, PfName};
 use lanekeeper_control::placement::{HostReport, Scalars, VfPlace, VmPlace};
 use lanekeeper_control::protocol::{
     Desired, DesiredPort, DesiredVm, Heartbeat, HeartbeatAnswer, Image, ImageFormat, PortAddress,
-    Power, VmId, VmReport, VmReports, VmState,
+    Power, ProofReports, VmId, VmReport, VmReports, VmState,
 };
 use lanekeeper_hw::Hardware;
 use lanekeeper_model::{LinkState, MacAddr, Mbps, Mtu, PfId, VfIndex, VfSettings, VlanId, VlanTag};
@@ -75,6 +75,11 @@ impl Link for Folder {
         let mut all: BTreeMap<VmId, VmReport> = self.read("reports.json").unwrap_or_default();
         all.extend(reports.vms.iter().map(|report| (report.vm, report.clone())));
         self.write("reports.json", &all);
+        Ok(())
+    }
+
+    fn proofs(&self, reports: &ProofReports) -> Result<(), LinkError> {
+        self.write("proofs.json", reports);
         Ok(())
     }
 }
@@ -143,7 +148,7 @@ impl Site {
 
     fn desire(&mut self, vms: &[DesiredVm]) {
         self.revision += 1;
-        let desired = Desired { revision: self.revision, vms: vms.to_vec() };
+        let desired = Desired { revision: self.revision, vms: vms.to_vec(), ..Desired::default() };
         self.server.write("desired.json", &desired);
     }
 

@@ -21,7 +21,7 @@ use lanekeeper_host::{
 use lanekeeper_hw::inventory::PfReading;
 use lanekeeper_hw::{Hardware, HardwareError};
 use lanekeeper_model::{
-    LinkState, MacAddr, Mbps, PfId, RateLimits, VfChange, VfIndex, VfSettings, VfStatus,
+    LinkState, MacAddr, Mbps, PfId, RateLimits, VfChange, VfCounters, VfIndex, VfSettings, VfStatus,
 };
 use lanekeeper_vmm::HostFunction;
 use sha2::{Digest, Sha256};
@@ -352,6 +352,17 @@ impl Nics for HardwareNics {
         let claim = self.owner.claim_of(&claimed.id, &claimed.token).map_err(of(lane))?;
         let address = claim.address.into();
         Ok(Device::Function(HostFunction { name, address, mac: Some(port.mac), slot: None }))
+    }
+
+    fn status(&self, lane: &Lane) -> Result<VfStatus, NodeError> {
+        let claimed = self.claimed(lane)?;
+        claimed.ok_or_else(|| NodeError::Unclaimed(lane.clone()))?.status(lane)
+    }
+
+    fn counters(&self, lane: &Lane) -> Result<VfCounters, NodeError> {
+        let claimed = self.claimed(lane)?.ok_or_else(|| NodeError::Unclaimed(lane.clone()))?;
+        let read = claimed.view.counters(&claimed.pf, lane.vf);
+        read.map_err(|source| NodeError::Nic { lane: lane.clone(), source })
     }
 
     fn hand_over(&self, lane: &Lane) -> Result<(), NodeError> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use lanekeeper_control::keys::PfName;
 use lanekeeper_control::protocol::{DesiredPort, DesiredVm};
 use lanekeeper_hw::Hardware;
-use lanekeeper_model::{LinkState, MacAddr, RateLimits, VfIndex, VfSettings};
+use lanekeeper_model::{LinkState, MacAddr, RateLimits, VfCounters, VfIndex, VfSettings, VfStatus};
 use lanekeeper_vmm::{HostFunction, VfPort};
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,12 @@ pub(crate) trait Nics {
 
     /// What a VM gets a VF as, that is set, under this name.
     fn device(&self, lane: &Lane, name: String, port: &DesiredPort) -> Result<Device, NodeError>;
+
+    /// How a VF is.
+    fn status(&self, lane: &Lane) -> Result<VfStatus, NodeError>;
+
+    /// What passed a VF, and what it held back.
+    fn counters(&self, lane: &Lane) -> Result<VfCounters, NodeError>;
 
     /// A VM is about to be started with it.
     fn hand_over(&self, lane: &Lane) -> Result<(), NodeError>;

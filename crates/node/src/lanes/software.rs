@@ -73,8 +73,7 @@ impl Software {
     }
 
     fn read(&self, lane: &Lane) -> Result<VfSettings, NodeError> {
-        let read = self.nics.vf(&PfId::Soft(nic(lane)?), lane.vf);
-        Ok(read.map_err(|source| NodeError::Nic { lane: lane.clone(), source })?.settings)
+        Ok(self.status(lane)?.settings)
     }
 
     fn change(&self, lane: &Lane, change: &VfChange, want: &VfSettings) -> Result<(), NodeError> {
@@ -126,6 +125,16 @@ impl Nics for Software {
             packed: false,
             mtu: port.mtu,
         }))
+    }
+
+    fn status(&self, lane: &Lane) -> Result<VfStatus, NodeError> {
+        let read = self.nics.vf(&PfId::Soft(nic(lane)?), lane.vf);
+        read.map_err(|source| NodeError::Nic { lane: lane.clone(), source })
+    }
+
+    fn counters(&self, lane: &Lane) -> Result<VfCounters, NodeError> {
+        let read = self.nics.counters(&PfId::Soft(nic(lane)?), lane.vf);
+        read.map_err(|source| NodeError::Nic { lane: lane.clone(), source })
     }
 
     /// It is a VM's when its VMM connects.

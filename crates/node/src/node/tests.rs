@@ -222,3 +222,24 @@ fn a_vm_that_hangs_holds_up_no_other_and_is_fenced_as_it_starts() {
     soon("it is ended", || rig.world.running(1).is_none());
     node.end();
 }
+
+#[test]
+fn what_a_verification_run_asks_is_looked_at_and_told_once() {
+    use lanekeeper_control::protocol::ProofPort;
+    let rig = Rig::new();
+    let node = rig.start();
+    rig.desire(&[vm(1)]);
+    rig.hears(1, &VmState::Running);
+    let proof =
+        |run, vm| DesiredProof { run, vm, ports: vec![ProofPort { port: 1, peers: Vec::new() }] };
+    rig.server.change(|said| said.desired.proofs = vec![proof(7, 1), proof(7, 2)]);
+    soon("both are told", || rig.server.said().proofs.len() == 2);
+    let said = rig.server.said().proofs.clone();
+    let of = |vm| said.iter().find(|report| report.vm == vm).expect("told");
+    assert!(of(1).checks.iter().any(|check| check.check == "settings of the VF"), "{said:?}");
+    assert!(of(2).checks[0].found.contains("does not run"), "{said:?}");
+    rig.server.change(|_| ());
+    rig.hears(1, &VmState::Running);
+    assert_eq!(rig.server.said().proofs.len(), 2);
+    node.end();
+}
