@@ -11,6 +11,7 @@ mod networks;
 mod offer;
 mod table;
 mod tenancy;
+mod verify;
 mod vm;
 mod wait;
 mod words;
@@ -52,6 +53,9 @@ pub(crate) enum Command {
     Key(Of<tenancy::Key>),
     /// Organizations and their quotas.
     Organization(Of<tenancy::Organization>),
+    /// Have the lanes of VMs looked at by their hosts: whether each is as it shall be and reaches the
+    /// others.
+    Verify(Of<verify::Command>),
     /// What has happened.
     Event(Of<events::Command>),
     /// The server's hosts, for operators; `host` is about this machine alone.
@@ -131,6 +135,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Keypair(of) => of.run(),
         Command::Key(of) => of.run(),
         Command::Organization(of) => of.run(),
+        Command::Verify(of) => of.run(),
         Command::Event(of) => of.run(),
         Command::Fleet(of) => of.run(),
     };

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lanekeeper_client::{Client, Endpoint};
+use lanekeeper_control::protocol::CheckVerdict;
+use lanekeeper_control::resource::{VerificationView, Verified};
 use lanekeeper_hw::Hardware;
 use lanekeeper_model::{PfId, VfIndex, VfSettings};
 use lanekeeper_softnic::Client as Nics;
@@ -30,7 +32,7 @@ pub(super) use tenants::Group;
 use tenants::{Member, Operator};
 
 /// How many times [`perform`] calls [`Progress::step`].
-pub(super) const STEPS: usize = 3 + 6 + TENANT_STEPS + 1;
+pub(super) const STEPS: usize = 3 + 7 + TENANT_STEPS + 1;
 
 const TITLE: &str = "Lanekeeper demo: a server, two hosts, groups of VMs of two tenants by its API";
 /// VFs of each host's NIC.
@@ -78,6 +80,10 @@ pub(super) fn perform(site: &Site, keep: bool, progress: &Progress) -> Outcome {
         agents.iter_mut().try_for_each(AgentProcess::still_runs)?;
         server.still_runs()
     };
+    progress.step("their hosts prove each VM's lane");
+    for (group, tenant) in groups.iter().zip([&a, &b]) {
+        report.rows.extend(proven(&tenant.verify(group)?));
+    }
     let machines = connect(site, &groups)?;
     let stations = stations(&groups, &machines)?;
     let map = guide::cloud_map(&groups, &stations);
@@ -139,6 +145,27 @@ fn made(tenant: &str, group: &Group) -> Row {
     } else {
         row.fails("a spread group must be on both hosts; see: lanekeeper group show")
     }
+}
+
+/// A row for each VM of a verification run.
+fn proven(view: &VerificationView) -> Vec<Row> {
+    let row = |vm: &Verified| {
+        let peers = view.run.vms.len() - 1;
+        let peers = if peers == 1 { "1 peer".to_owned() } else { format!("{peers} peers") };
+        let row = Row::new("proof", &vm.name, format!("lanekeeper verify, {peers}"));
+        let checks = view.parts.iter().find(|part| part.vm == vm.vm).map(|part| &part.checks);
+        let checks = checks.map(Vec::as_slice).unwrap_or_default();
+        let bad = checks.iter().find(|check| check.verdict != CheckVerdict::Held);
+        match bad {
+            Some(check) => {
+                let remedy = check.remedy.as_deref().unwrap_or("see that its guest agent answers");
+                row.seen(format!("{}: {}", check.check, check.found)).fails(remedy)
+            }
+            None if checks.is_empty() => row.fails("see the log of its host's agent"),
+            None => row.seen(format!("{} checks hold, whole MTU to each peer", checks.len())),
+        }
+    };
+    view.run.vms.iter().map(row).collect()
 }
 
 /// Everybody's guests, by VM.

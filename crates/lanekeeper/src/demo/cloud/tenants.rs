@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use lanekeeper_client::{Client, Endpoint, Error};
-use lanekeeper_control::resource::{HostView, Network, Port, Vm, VmStatus};
+use lanekeeper_control::resource::{HostView, Network, Port, VerificationView, Vm, VmStatus};
 use lanekeeper_model::{MacAddr, VfIndex, VlanId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -263,6 +263,20 @@ impl Tenant {
             host: HOSTS.iter().position(|it| *it == located.host.as_str()).ok_or_else(nowhere)?,
             vf: located.place.vfs.first().ok_or_else(nowhere)?.vf,
             port: Lane { name: port.name, mac: port.mac, address: port.address },
+        })
+    }
+
+    /// Have the lanes of a group's VMs looked at, and wait until all were.
+    ///
+    /// # Errors
+    /// [`DemoError::Api`], [`DemoError::Late`].
+    pub(super) fn verify(&self, group: &Group) -> Result<VerificationView, DemoError> {
+        let run = post(&self.own, "/v1/verifications", &json!({ "group": group.id }))?;
+        let path = format!("/v1/verifications/{}", id(&run, "id")?);
+        let what = format!("the VMs of '{}' are not all looked at", group.name);
+        until(&what, GROUP_PATIENCE, || {
+            let view: VerificationView = get(&self.own, &path)?;
+            Ok((view.parts.len() == view.run.vms.len()).then_some(view))
         })
     }
 
