@@ -8,7 +8,7 @@ use lanekeeper_model::MacAddr;
 use super::bytes::get;
 use super::cover::{Link, TYPE_IPV4, TYPE_IPV6, TYPE_ROCE_V1, TYPE_VLAN};
 use super::network::{self, Network};
-use super::{Flow, Headers, Malformed, Packet, icrc, unknown_id};
+use super::{Flow, Headers, Malformed, Packet, Version, icrc, unknown_id};
 
 /// A frame that was received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +82,8 @@ impl<'a> Frame<'a> {
         let network = Network { flow: *flow, headers: &headers[..length], packet: bytes };
         match verified(&network, None) {
             Err(Malformed::Icrc { found, computed })
-                if flow.dest.is_ipv4()
+                if flow.version == Version::V2
+                    && flow.dest.is_ipv4()
                     && unknown_id::solve(found ^ computed, covered(&network) - 6).is_some() =>
             {
                 unverified(&network, None)

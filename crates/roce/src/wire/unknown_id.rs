@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn every_identification_is_found_behind_any_length() {
         for after in [0, 1, 2, 38, 1063, 4200, 65_000] {
-            for id in (0..=u16::MAX).step_by(97) {
+            for id in (0..=u16::MAX).step_by(997) {
                 assert_eq!(solve(crc(id, after) ^ crc(0, after), after), Some(id), "{after}");
             }
         }
