@@ -11,6 +11,9 @@ mod cnp;
 mod cover;
 mod flow;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[allow(clippy::expect_used)] // A panic is what a fuzzer looks for.
+pub mod fuzz_harness;
 mod headers;
 mod icrc;
 mod malformed;

@@ -209,7 +209,7 @@ fn build_udp(flow: &Flow, port: u16, packet: usize, out: &mut [u8]) {
 }
 
 /// The checksum of an IPv4 header, whatever it has in the checksum's place (RFC 791, 3.1).
-fn ipv4_checksum(header: &[u8; IPV4]) -> u16 {
+pub(super) fn ipv4_checksum(header: &[u8; IPV4]) -> u16 {
     let words =
         header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let mut sum: u32 = words.sum::<u32>() - u32::from(u16::from_be_bytes([header[10], header[11]]));

@@ -74,6 +74,10 @@ fn transport_headers_that_contradict_themselves_are_refused_by_name() {
         Malformed::Syndrome(0x80)
     );
     assert_eq!(
+        transport(&[&bth(0x81, 0x10)[..], &[0; 16]].concat()),
+        Malformed::Pad { pad: 1, have: 0 }
+    );
+    assert_eq!(
         transport(&[&bth(0x81, 0)[..], &[0; 12]].concat()),
         Malformed::Truncated { what: "the CNP", need: 16, have: 12 }
     );
