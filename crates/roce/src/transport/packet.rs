@@ -18,7 +18,9 @@ use super::{
     Arrival, Wire, WireError, borrowed, embedded_mac, enlarge_buffers, gather, path_mtu, readable,
     sent, sys,
 };
-use crate::wire::{Cover, Flow, Frame, Gid, Headers, Link, Malformed, PathMtu, ROCE_PORT, Version};
+use crate::wire::{
+    Cover, Flow, Frame, Gid, Headers, Link, Malformed, PathMtu, ROCE_PORT, TYPE_ROCE_V1, Version,
+};
 
 /// Stations that are remembered; who comes later must be named.
 const MAX_LEARNT: usize = 4096;
@@ -167,18 +169,16 @@ fn prepare(socket: &OwnedFd, config: &PacketConfig, index: u32) -> io::Result<()
     let fd = borrowed(socket);
     sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     enlarge_buffers(fd)?;
-    let (ethertype, filter) = match config.version {
-        Version::V1 => (crate::wire::TYPE_ROCE_V1, None),
-        Version::V2 if config.local.is_ipv4() => {
-            (crate::wire::TYPE_IPV4, Some(sys::Filter::Udp4(ROCE_PORT)))
-        }
-        Version::V2 => (crate::wire::TYPE_IPV6, Some(sys::Filter::Udp6(ROCE_PORT))),
+    // What the host itself sends has not arrived.
+    sys::set_integer(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    let filter = match config.version {
+        Version::V1 => sys::Filter::Type(TYPE_ROCE_V1),
+        Version::V2 if config.local.is_ipv4() => sys::Filter::Udp4(ROCE_PORT),
+        Version::V2 => sys::Filter::Udp6(ROCE_PORT),
     };
-    if let Some(filter) = filter {
-        sys::set_filter(fd, filter)?;
-    }
+    sys::set_filter(fd, filter)?;
     // It hears nothing before this.
-    sys::bind_packet(fd, index, ethertype)
+    sys::bind_packet(fd, index)
 }
 
 /// Take RoCE's UDP port of our address, if the kernel has that address, and read nothing from it.

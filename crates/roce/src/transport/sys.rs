@@ -41,45 +41,52 @@ pub(super) fn set_integer(
 pub(super) enum Filter {
     /// None at all.
     Nothing,
-    /// UDP to this port, in Ethernet frames of IPv4 without options.
+    /// Ethernet frames of this type.
+    Type(u16),
+    /// Ethernet frames of IPv4 without options and UDP to this port.
     Udp4(u16),
-    /// UDP to this port, in Ethernet frames of IPv6.
+    /// Ethernet frames of IPv6 and UDP to this port.
     Udp6(u16),
 }
 
 /// Have a socket get only some packets (the kernel's Documentation/networking/filter.rst).
 pub(super) fn set_filter(fd: BorrowedFd<'_>, filter: Filter) -> io::Result<()> {
     let op = |code: u32, jt, jf, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let equal = |value: u32, skip| op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, skip, value);
     let give = |bytes| op(libc::BPF_RET | libc::BPF_K, 0, 0, bytes);
-    let load = |width, at| op(libc::BPF_LD | width | libc::BPF_ABS, 0, 0, at);
-    // Places of the IP protocol and of UDP's destination port in an Ethernet frame.
-    let (protocol, dest, port) = match filter {
-        Filter::Nothing => (0, 0, None),
-        Filter::Udp4(port) => (14 + 9, 14 + 20 + 2, Some(port)),
-        Filter::Udp6(port) => (14 + 6, 14 + 40 + 2, Some(port)),
+    // Two instructions: what is not `value` at `at` is passed over, to the end of the program.
+    let want = |width, at: u32, value: u32, left: u8| {
+        let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        [op(libc::BPF_LD | width | libc::BPF_ABS, 0, 0, at), op(equal, 0, left, value)]
     };
-    let mut program = match port {
-        None => vec![give(0)],
-        Some(port) => vec![
-            load(libc::BPF_B, protocol),
-            equal(libc::IPPROTO_UDP as u32, 3),
-            load(libc::BPF_H, dest),
-            equal(port.into(), 1),
-            give(u32::MAX),
-            give(0),
-        ],
+    let udp = |ethertype: u16, protocol: u32, dest: u32, port: u16| {
+        let mut program = Vec::new();
+        program.extend(want(libc::BPF_H, 12, ethertype.into(), 5));
+        program.extend(want(libc::BPF_B, protocol, libc::IPPROTO_UDP as u32, 3));
+        program.extend(want(libc::BPF_H, dest, port.into(), 1));
+        program
     };
+    // Ethernet's header has 14 bytes: a tag has been taken off.
+    let mut program = match filter {
+        Filter::Nothing => vec![],
+        Filter::Type(ethertype) => want(libc::BPF_H, 12, ethertype.into(), 1).to_vec(),
+        Filter::Udp4(port) => udp(libc::ETH_P_IP as u16, 14 + 9, 14 + 20 + 2, port),
+        Filter::Udp6(port) => udp(libc::ETH_P_IPV6 as u16, 14 + 6, 14 + 40 + 2, port),
+    };
+    if !program.is_empty() {
+        program.push(give(u32::MAX));
+    }
+    program.push(give(0));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // The kernel copies the program before the call returns.
     set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
 }
 
-/// Bind a packet socket to one protocol of one interface.
-pub(super) fn bind_packet(fd: BorrowedFd<'_>, index: u32, protocol: u16) -> io::Result<()> {
+/// Bind a packet socket to every protocol of one interface. (To those of one protocol the kernel does
+/// not say which tag a frame had.)
+pub(super) fn bind_packet(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
-        sll_protocol: protocol.to_be(),
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
         sll_ifindex: index.cast_signed(),
         sll_hatype: 0,
         sll_pkttype: 0,

@@ -13,8 +13,8 @@ use crate::RoceError;
 
 /// Ethertype of RoCE v1 (annex A16).
 pub(crate) const TYPE_ROCE_V1: u16 = 0x8915;
-pub(crate) const TYPE_IPV4: u16 = 0x0800;
-pub(crate) const TYPE_IPV6: u16 = 0x86dd;
+pub(super) const TYPE_IPV4: u16 = 0x0800;
+pub(super) const TYPE_IPV6: u16 = 0x86dd;
 pub(super) const TYPE_VLAN: u16 = 0x8100;
 
 /// Bytes of an Ethernet header with a tag.

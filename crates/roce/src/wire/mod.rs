@@ -28,8 +28,8 @@ mod unknown_id;
 
 pub use bth::{Bth, DEFAULT_PKEY};
 pub use cnp::{CNP_DSCP, congestion_notification};
+pub(crate) use cover::TYPE_ROCE_V1;
 pub use cover::{Cover, Link};
-pub(crate) use cover::{TYPE_IPV4, TYPE_IPV6, TYPE_ROCE_V1};
 pub use flow::{Ecn, Flow, Gid, ROCE_PORT, Version};
 pub use frame::Frame;
 pub use headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
