@@ -176,7 +176,9 @@ fn gather<T>(
     };
     push(head);
     if payload.len() <= MAX_PIECES {
-        payload.iter().for_each(|piece| push(piece));
+        for piece in payload {
+            push(piece);
+        }
     } else {
         joined = payload.concat();
         push(&joined);
@@ -188,12 +190,9 @@ fn gather<T>(
 /// A MAC address that an IPv6 link-local GID was made of (RFC 4291, appendix A: modified EUI-64), as
 /// RoCE v1's first GID of a port always is (annex A16.5.1).
 fn embedded_mac(gid: Gid) -> Option<MacAddr> {
-    match gid.0 {
-        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
-            Some(MacAddr([a ^ 2, b, c, d, e, f]))
-        }
-        _ => None,
-    }
+    let (prefix, id) = gid.0.split_at(8);
+    let is_made_of_one = prefix == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] && id[3..5] == [0xff, 0xfe];
+    is_made_of_one.then(|| MacAddr([id[0] ^ 2, id[1], id[2], id[5], id[6], id[7]]))
 }
 
 fn borrowed<T: AsFd>(socket: &T) -> BorrowedFd<'_> {

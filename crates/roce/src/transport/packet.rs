@@ -71,8 +71,8 @@ impl PacketWire {
         prepare(&socket, &config, interface.index).map_err(failed("receive RoCE on"))?;
         let path_mtu = path_mtu(interface.mtu)?;
         let mac = MacAddr(interface.mac);
-        let _port = hold_port(&config);
-        Ok(Self { config, mac, path_mtu, socket, stations: HashMap::new(), _port })
+        let port = hold_port(&config);
+        Ok(Self { config, mac, path_mtu, socket, stations: HashMap::new(), _port: port })
     }
 
     /// The interface's MAC address.

@@ -226,11 +226,11 @@ unsafe fn read_control(message: &libc::msghdr, arrived: &mut Arrived) {
             }
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                 // SAFETY: as above; ip(7) and RFC 3542, 6.3: an integer.
-                arrived.hop_limit = unsafe { data::<c_int>(header) }.unwrap_or_default() as u8;
+                arrived.hop_limit = low_byte(unsafe { data::<c_int>(header) });
             }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 // SAFETY: as above; RFC 3542, 6.5: an integer.
-                arrived.class = unsafe { data::<c_int>(header) }.unwrap_or_default() as u8;
+                arrived.class = low_byte(unsafe { data::<c_int>(header) });
             }
             (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
                 // SAFETY: as above; packet(7): this structure.
@@ -245,6 +245,11 @@ unsafe fn read_control(message: &libc::msghdr, arrived: &mut Arrived) {
     }
 }
 
+/// Of an integer that stands for a byte.
+fn low_byte(value: Option<c_int>) -> u8 {
+    value.map_or(0, |value| value.cast_unsigned() as u8)
+}
+
 /// Control data as a `T`, if there is as much.
 ///
 /// # Safety
@@ -252,7 +257,9 @@ unsafe fn read_control(message: &libc::msghdr, arrived: &mut Arrived) {
 unsafe fn data<T: Copy>(header: &libc::cmsghdr) -> Option<T> {
     // SAFETY: a computation on its argument.
     let whole = unsafe { libc::CMSG_LEN(size_of::<T>() as c_uint) } as usize;
-    if (header.cmsg_len as usize) < whole {
+    #[allow(clippy::unnecessary_cast)] // Of another type on other targets.
+    let there = header.cmsg_len as usize;
+    if there < whole {
         return None;
     }
     // SAFETY: the length was checked; the read does not ask for alignment.

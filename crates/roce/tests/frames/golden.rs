@@ -94,7 +94,7 @@ fn a_changed_byte_is_told_with_both_crcs() {
     let found = u32::from_le_bytes(cover.tail().try_into().unwrap());
     match Frame::parse_ip(&ip) {
         Err(Malformed::Icrc { found: told, computed }) => {
-            assert!(told == found && computed != found)
+            assert!(told == found && computed != found);
         }
         other => panic!("{other:?}"),
     }

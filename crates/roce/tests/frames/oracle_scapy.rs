@@ -1,5 +1,6 @@
 //! scapy, another's implementation of RoCE v2, computes the ICRC of our frames.
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -14,6 +15,14 @@ fn has_scapy() -> bool {
     probe.status().is_ok_and(|status| status.success())
 }
 
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
 #[test]
 fn scapy_computes_the_icrc_that_we_send() {
     if !has_scapy() {
@@ -23,7 +32,7 @@ fn scapy_computes_the_icrc_that_we_send() {
     let frames: Vec<String> = samples()
         .iter()
         .map(|(link, flow, packet)| ethernet(link, flow, packet))
-        .map(|frame| frame.iter().map(|byte| format!("{byte:02x}")).collect())
+        .map(|frame| hexadecimal(&frame))
         .collect();
     let mut scapy = Command::new(PYTHON)
         .args(["-c", include_str!("icrc.py")])

@@ -159,8 +159,11 @@ fn a_station_that_nobody_named_is_not_sent_to() {
     let unknown = from.send(&flow(Version::V1, "10.9.0.1", "10.9.0.2"), &send_only, &[]);
     assert!(matches!(unknown, Err(WireError::NoNeighbour(_))));
     // But a link-local GID of the usual form says it itself.
-    let [x, y, z, u, v, w] = packet(&b, Version::V1, "fe80::2", None).mac().0;
-    let local = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, x ^ 2, y, z, 0xff, 0xfe, u, v, w]);
+    let mac = packet(&b, Version::V1, "fe80::2", None).mac().0;
+    let mut local = gid("fe80::ff:fe00:0");
+    local.0[8..11].copy_from_slice(&mac[..3]);
+    local.0[13..].copy_from_slice(&mac[3..]);
+    local.0[8] ^= 2;
     let mut to = packet(&b, Version::V1, &local.to_string(), None);
     let there = Flow::new(Version::V1, gid("10.9.0.1"), local);
     send(&mut from, &there, &send_only, &[b"hello"]);
