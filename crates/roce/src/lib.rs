@@ -1,0 +1,17 @@
+//! RoCE, understood: RDMA over Ethernet in user space, from the bytes on the wire upwards.
+//!
+//! - [`wire`]: what packets and frames look like, RoCE v1 and v2, and their ICRC. Pure: no I/O, no
+//!   clock, no allocation, and no input that it panics on.
+//! - [`transport`]: sockets that packets go by: UDP (v2) and packet sockets (v1 and v2).
+//!
+//! Rules cite the InfiniBand Architecture Specification, volume 1 ("IBTA vol. 1"), with its annexes
+//! A16 (RoCE v1) and A17 (RoCE v2), by section.
+//!
+//! Unsafe code is in one file, `transport/sys.rs`: system calls that take pointers.
+#![deny(unsafe_code)]
+
+mod error;
+pub mod transport;
+pub mod wire;
+
+pub use error::RoceError;
