@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lanekeeper_control::keys::{FabricName, GpuModel, LeafName, PfName, PodName};
+use lanekeeper_control::placement::Neighbour;
 use lanekeeper_model::{Mbps, PciAddr};
 use lanekeeper_vmm::Accel;
 use serde::{Deserialize, Serialize};
@@ -116,12 +117,18 @@ pub struct NicLabels {
     /// Its rail.
     #[serde(default)]
     pub rail: Option<u16>,
-    /// The leaf at the other end of its cable.
+    /// The leaf at the other end of its cable; if it is not said, the switch that lldpd hears there.
     #[serde(default)]
     pub leaf: Option<LeafName>,
     /// What it can carry; if it is not said, the speed of a PF's link.
     #[serde(default)]
     pub rate: Mbps,
+    /// The speed that its link should have, in Mb/s.
+    #[serde(default)]
+    pub speed: Option<Mbps>,
+    /// Who should be at the other end of its cable.
+    #[serde(default)]
+    pub neighbour: Option<Neighbour>,
 }
 
 fn default_state_folder() -> PathBuf {

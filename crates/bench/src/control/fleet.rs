@@ -77,6 +77,7 @@ pub fn inventory(n: usize) -> Result<Inventory, BenchError> {
             position: position(rail),
             rate: Mbps(400_000),
             vfs: VfIndex::first(VFS).collect::<BTreeSet<_>>(),
+            cable: None,
         })
     };
     let inconsistent =

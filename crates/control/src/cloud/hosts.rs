@@ -6,7 +6,7 @@ use lanekeeper_model::VfIndex;
 
 use super::{Cloud, CloudError, Draft, Stored};
 use crate::keys::{self, HostName, Key, PfName, RegionName};
-use crate::placement::{Closed, HostClaims, Inventory, Scalars, VmPlace};
+use crate::placement::{Cable, Closed, HostClaims, Inventory, Scalars, VmPlace};
 use crate::resource::{HostView, NicView, Region, VfUse, VfView};
 use crate::store::{Range, Scope};
 
@@ -211,6 +211,8 @@ impl Host {
                 rate_used_mbps: used().map(|vf| vf.rate.0).sum(),
                 vfs: pf.vfs.len() as u32,
                 vfs_used: used().count() as u32,
+                cable: pf.cable.clone(),
+                differs: pf.cable.as_ref().map(Cable::differences).unwrap_or_default(),
             }
         };
         self.inventory.report().pfs.iter().map(nic).collect()

@@ -116,6 +116,67 @@ pub struct Pf {
     pub rate: Mbps,
     /// The VFs that VMs can have: those in quarantine are not among them.
     pub vfs: BTreeSet<VfIndex>,
+    /// Its link and who is at the other end, as seen and as expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cable: Option<Cable>,
+}
+
+/// A PF's link and the other end of its cable, as they are and as the operator expects them.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cable {
+    /// It has a link.
+    pub up: bool,
+    /// Speed of the link in Mbit/s, if the driver tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_mbps: Option<u32>,
+    /// Who is at the other end, by LLDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<Neighbour>,
+    /// The speed that it should have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_speed_mbps: Option<u32>,
+    /// Who should be at the other end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_neighbour: Option<Neighbour>,
+}
+
+/// The other end of a cable.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Neighbour {
+    /// Name of the switch.
+    pub system: String,
+    /// Its port.
+    pub port: String,
+}
+
+impl std::fmt::Display for Neighbour {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.system, self.port)
+    }
+}
+
+impl Cable {
+    /// In what it is not as expected, in sentences. A neighbour that is not heard of differs from none.
+    pub fn differences(&self) -> Vec<String> {
+        let mut differs = Vec::new();
+        if !self.up {
+            differs.push("it has no link".to_owned());
+        }
+        if let (true, Some(wanted), Some(found)) =
+            (self.up, self.expected_speed_mbps, self.speed_mbps)
+            && wanted != found
+        {
+            differs.push(format!("its link has {found} Mb/s, and {wanted} are expected"));
+        }
+        if let (Some(wanted), Some(found)) = (&self.expected_neighbour, &self.neighbour)
+            && wanted != found
+        {
+            differs.push(format!("it is cabled to {found}, and {wanted} is expected"));
+        }
+        differs
+    }
 }
 
 /// What an agent reports of its host.
@@ -236,6 +297,27 @@ mod tests {
         [Distance::Pix, Distance::Pxb, Distance::Phb, Distance::Node, Distance::Sys];
 
     #[test]
+    fn a_cable_says_in_what_it_is_not_as_expected() {
+        let leaf = |port: &str| Neighbour { system: "leaf1".to_owned(), port: port.to_owned() };
+        let good = Cable {
+            up: true,
+            speed_mbps: Some(100_000),
+            neighbour: Some(leaf("Ethernet1/1")),
+            expected_speed_mbps: Some(100_000),
+            expected_neighbour: Some(leaf("Ethernet1/1")),
+        };
+        assert_eq!(good.differences(), [""; 0]);
+        let slow = Cable { speed_mbps: Some(25_000), ..good.clone() };
+        assert!(slow.differences()[0].contains("25000 Mb/s, and 100000"));
+        let swapped = Cable { neighbour: Some(leaf("Ethernet1/2")), ..good.clone() };
+        assert!(swapped.differences()[0].contains("Ethernet1/2, and leaf1 Ethernet1/1"));
+        let down = Cable { up: false, speed_mbps: None, neighbour: None, ..good.clone() };
+        assert_eq!(down.differences(), ["it has no link"]);
+        let unheard = Cable { neighbour: None, ..good };
+        assert_eq!(unheard.differences(), [""; 0], "LLDP may be off");
+    }
+
+    #[test]
     fn two_functions_are_in_one_island_if_and_only_if_they_are_near_enough() {
         let choices = [None, Some(0), Some(1)];
         let all = |numa| {
@@ -273,6 +355,7 @@ mod tests {
             position: PciPosition::default(),
             rate: Mbps(100_000),
             vfs: BTreeSet::new(),
+            cable: None,
         };
         let report = |pfs| HostReport { pod: None, scalars: Scalars::default(), gpus: None, pfs };
         assert!(Inventory::new(report(vec![pf("a", 0), pf("b", 1)])).is_ok());

@@ -35,7 +35,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use index::Index;
-pub use inventory::{DataPath, Gpu, Gpus, HostReport, Inventory, InventoryError, PciPosition, Pf};
+pub use inventory::{
+    Cable, DataPath, Gpu, Gpus, HostReport, Inventory, InventoryError, Neighbour, PciPosition, Pf,
+};
 pub use refusal::{Filter, Refusal};
 pub use request::{Flavor, GpuNeed, Policy, Quota, Request, RequestError, Scalars, Usage, VfNeed};
 

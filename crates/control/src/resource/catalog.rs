@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Time, resource};
 use crate::keys::{FabricName, GpuModel, HostName, LeafName, PfName, PodName, RegionName};
-use crate::placement::{self, Closed, DataPath, Scalars};
+use crate::placement::{self, Cable, Closed, DataPath, Scalars};
 use crate::protocol;
 
 /// VLANs that networks of a region get theirs from.
@@ -299,6 +299,12 @@ pub struct NicView {
     pub vfs: u32,
     /// Of them claimed.
     pub vfs_used: u32,
+    /// Its link and the other end of its cable, as seen and as expected, if its agent tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cable: Option<Cable>,
+    /// In what these differ, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<String>,
 }
 
 /// What a VF is used for.

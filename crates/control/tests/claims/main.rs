@@ -49,6 +49,7 @@ fn inventory(pfs: usize) -> Inventory {
         position: PciPosition::default(),
         rate: Mbps(100_000),
         vfs: VfIndex::first(2).collect(),
+        cable: None,
     };
     let scalars = Scalars { vcpus: 64, ram_mib: 1 << 18, disk_gib: 1000 };
     let report = HostReport { pod: None, scalars, gpus: None, pfs: (0..pfs).map(pf).collect() };

@@ -59,6 +59,7 @@ pub(crate) fn roomy_report(vfs: usize) -> HostReport {
             position: PciPosition::default(),
             rate: Mbps(100_000),
             vfs: VfIndex::first(vfs).collect(),
+            cable: None,
         }],
     }
 }

@@ -59,6 +59,7 @@ fn big_host(pod: &str, leaf: &str) -> HostReport {
         position: of_eight(n),
         rate: Mbps(400_000),
         vfs: VfIndex::first(2).collect::<BTreeSet<_>>(),
+        cable: None,
     });
     HostReport {
         pod: PodName::new(pod).ok(),

@@ -52,6 +52,7 @@ fn pf() -> impl Strategy<Value = Pf> {
             position,
             rate: Mbps(rate * 100),
             vfs: VfIndex::first(vfs).collect(),
+            cable: None,
         },
     )
 }

@@ -113,6 +113,8 @@ impl Row for NicView {
         ("LEAF", |nic| maybe(nic.leaf.as_ref())),
         ("RATE MB/S", |nic| share(nic.rate_used_mbps, nic.rate_mbps)),
         ("VFS", |nic| share(nic.vfs_used, nic.vfs)),
+        ("NEIGHBOUR", |nic| maybe(nic.cable.as_ref().and_then(|cable| cable.neighbour.as_ref()))),
+        ("NOT AS EXPECTED", |nic| nic.differs.join("; ")),
     ];
 }
 

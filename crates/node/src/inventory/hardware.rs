@@ -2,13 +2,14 @@
 //! the VFs that are free or this agent's; one that does not answer is not reported. GPUs are those that
 //! vfio-pci has, with all that is in their IOMMU groups.
 
-use lanekeeper_control::keys::PfName;
-use lanekeeper_control::placement::{DataPath, Gpu, Gpus, PciPosition, Pf};
+use lanekeeper_control::keys::{LeafName, PfName};
+use lanekeeper_control::placement::{DataPath, Gpu, Gpus, Neighbour, PciPosition, Pf};
 use lanekeeper_host::PfSeen;
 use lanekeeper_hw::inventory::{PciNode, PfReading};
 use lanekeeper_model::PciAddr;
 use lanekeeper_topology::{Kind, PciTree};
 
+use super::{cable, neighbours};
 use crate::config::{GpuOffer, NodeConfig};
 use crate::error::NodeError;
 use crate::lanes::{HardwareNics, OfferedPf};
@@ -26,6 +27,7 @@ pub(super) fn look(config: &NodeConfig, nics: &HardwareNics) -> Result<Own, Node
     let failed = |error| NodeError::Owner(Box::new(error));
     let tree = nics.owner().topology().map_err(failed)?;
     let seen = nics.owner().readings().map_err(failed)?;
+    let neighbours = neighbours::look();
     let mut pfs = Vec::new();
     for offered in nics.offered()? {
         let Ok(name) = PfName::new(&offered.record.name) else {
@@ -33,7 +35,11 @@ pub(super) fn look(config: &NodeConfig, nics: &HardwareNics) -> Result<Own, Node
             continue;
         };
         match reading_of(&offered, &seen) {
-            Some(reading) => pfs.push(pf(config, name, &offered, reading, &tree)),
+            Some(reading) => {
+                let netdev = reading.netdev.as_ref();
+                let neighbour = netdev.and_then(|netdev| neighbours.get(&netdev.name));
+                pfs.push(pf(config, name, &offered, reading, &tree, neighbour));
+            }
             None => tracing::warn!(pf = %name, "it does not answer, and is not reported"),
         }
     }
@@ -56,18 +62,24 @@ fn pf(
     offered: &OfferedPf,
     reading: &PfReading,
     tree: &PciTree,
+    neighbour: Option<&Neighbour>,
 ) -> Pf {
     let labels = config.nics.get(&name).cloned().unwrap_or_default();
-    let speed = reading.netdev.as_ref().and_then(|netdev| netdev.speed).unwrap_or_default();
+    let netdev = reading.netdev.as_ref();
+    let (up, speed) = (netdev.is_some_and(|it| it.carrier), netdev.and_then(|it| it.speed));
+    let cable = cable(&labels, up, speed, neighbour.cloned());
+    let heard = || neighbour.and_then(|it| LeafName::new(&it.system).ok());
     Pf {
         name,
         path: if reading.rdma.is_some() { DataPath::SriovRdma } else { DataPath::Sriov },
         fabric: labels.fabric.unwrap_or_else(|| config.fabric.clone()),
         rail: labels.rail,
-        leaf: labels.leaf,
+        leaf: labels.leaf.or_else(heard),
         position: position(tree, reading.addr.into()),
-        rate: if labels.rate.0 == 0 { speed } else { labels.rate },
-        vfs: offered.vfs.iter().copied().collect(),
+        rate: if labels.rate.0 == 0 { speed.unwrap_or_default() } else { labels.rate },
+        // While it has no link no further VM gets a VF of it.
+        vfs: if up { &offered.vfs } else { &offered.ours }.iter().copied().collect(),
+        cable: Some(cable),
     }
 }
 

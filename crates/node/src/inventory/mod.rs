@@ -3,15 +3,18 @@
 //! machine's CPUs, memory and disk.
 
 mod hardware;
+mod neighbours;
 
 use std::fs;
 
 use lanekeeper_control::keys::PfName;
-use lanekeeper_control::placement::{DataPath, HostReport, PciPosition, Pf, Scalars};
+use lanekeeper_control::placement::{
+    Cable, DataPath, HostReport, Neighbour, PciPosition, Pf, Scalars,
+};
 use lanekeeper_hw::{Hardware, PfStatus};
-use lanekeeper_model::{PfId, VfIndex};
+use lanekeeper_model::{Mbps, PfId, VfIndex};
 
-use crate::config::NodeConfig;
+use crate::config::{NicLabels, NodeConfig};
 use crate::error::NodeError;
 use crate::lanes::HardwareNics;
 
@@ -45,6 +48,8 @@ fn software_nic(config: &NodeConfig, status: &PfStatus) -> Option<Pf> {
     let PfId::Soft(name) = &status.pf else { return None };
     let name = PfName::new(name.as_str()).ok()?;
     let labels = config.nics.get(&name).cloned().unwrap_or_default();
+    // One without an uplink is as its operator made it.
+    let cable = status.uplink.as_ref().map(|_| cable(&labels, status.link_up, None, None));
     Some(Pf {
         name,
         path: DataPath::Software,
@@ -54,7 +59,18 @@ fn software_nic(config: &NodeConfig, status: &PfStatus) -> Option<Pf> {
         position: PciPosition::default(),
         rate: labels.rate,
         vfs: VfIndex::first(status.num_vfs).collect(),
+        cable,
     })
+}
+
+fn cable(labels: &NicLabels, up: bool, speed: Option<Mbps>, neighbour: Option<Neighbour>) -> Cable {
+    Cable {
+        up,
+        speed_mbps: speed.map(|speed| speed.0),
+        neighbour,
+        expected_speed_mbps: labels.speed.map(|speed| speed.0),
+        expected_neighbour: labels.neighbour.clone(),
+    }
 }
 
 fn scalars(config: &NodeConfig) -> Result<Scalars, NodeError> {

@@ -91,6 +91,8 @@ pub(crate) struct OfferedPf {
     pub(crate) record: PfRecord,
     /// VFs that are free or this agent's.
     pub(crate) vfs: Vec<VfIndex>,
+    /// Of them, this agent's.
+    pub(crate) ours: Vec<VfIndex>,
 }
 
 impl HardwareNics {
@@ -153,7 +155,8 @@ impl HardwareNics {
                     && record.free_vfs().any(|free| free == *vf)
             };
             let vfs = record.vfs.keys().filter(|vf| ours(vf) || free(vf)).copied().collect();
-            offered.push(OfferedPf { vfs, record });
+            let ours = record.vfs.keys().filter(|vf| ours(vf)).copied().collect();
+            offered.push(OfferedPf { vfs, ours, record });
         }
         Ok(offered)
     }

@@ -263,3 +263,50 @@ fn a_secret_that_is_damaged_is_said_to_be() {
     let error = error.err().expect("damaged").to_string();
     assert!(error.contains("vf-secret") && error.contains("not 32"), "{error}");
 }
+
+#[test]
+fn the_server_is_told_of_a_pf_as_it_is_now_and_of_no_free_vf_while_it_has_no_link() {
+    use crate::config::{NicLabels, NodeConfig};
+    use crate::fakes::On;
+    use crate::inventory::inventory;
+    use lanekeeper_control::keys::FabricName;
+    use lanekeeper_control::placement::{DataPath, Neighbour};
+    let rig = Rig::new(Personality::Mlx5);
+    let nics = rig.nics();
+    nics.set(&lane(1), &wanted(5, LinkState::Auto)).expect("set");
+    let expected = Neighbour { system: "leaf7".to_owned(), port: "Ethernet1/7".to_owned() };
+    let labels = NicLabels {
+        rail: Some(3),
+        speed: Some(Mbps(7)),
+        neighbour: Some(expected.clone()),
+        ..NicLabels::default()
+    };
+    let config = NodeConfig {
+        state_folder: rig.folder.path().to_owned(),
+        nics: [(lane(0).pf, labels)].into(),
+        ..NodeConfig::new(FabricName::new("lab").expect("a name"))
+    };
+    let no_software = On(Arc::default());
+    let told = || {
+        let report = inventory(&config, &no_software, Some(&nics)).expect("a report");
+        report.pfs.into_iter().next()
+    };
+    let pf = told().expect("the PF");
+    assert_eq!((pf.name, pf.path, pf.rail), (lane(0).pf, DataPath::SriovRdma, Some(3)));
+    let speed =
+        rig.fake.read(rig.pf).expect("read").netdev.and_then(|it| it.speed).expect("a link");
+    assert_eq!(pf.rate, speed, "as nothing else is said");
+    assert_eq!(pf.vfs.len(), 4);
+    let cable = pf.cable.expect("told");
+    assert_eq!(cable.expected_neighbour, Some(expected));
+    assert!(cable.differences()[0].contains("and 7 are expected"), "{cable:?}");
+
+    rig.fake.set_cable(rig.pf, false).expect("unplugged");
+    let pf = told().expect("it is there");
+    assert_eq!(pf.vfs, [lane(1).vf].into(), "only what a VM has");
+    assert_eq!(pf.cable.expect("told").differences(), ["it has no link"]);
+    rig.fake.set_cable(rig.pf, true).expect("plugged in");
+    assert_eq!(told().expect("it is there").vfs.len(), 4);
+    rig.fake.hot_remove(rig.pf).expect("pulled out");
+    assert!(told().is_none(), "it is not there");
+}
