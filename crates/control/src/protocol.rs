@@ -321,6 +321,33 @@ pub struct VmReport {
     pub state: VmState,
     /// How often it was reset in all.
     pub resets: u64,
+    /// What has passed its VFs on this host, as it was last counted.
+    #[serde(default, skip_serializing_if = "Traffic::is_none")]
+    pub traffic: Traffic,
+}
+
+/// Bytes of Ethernet frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Traffic {
+    /// From the VM.
+    pub sent_bytes: u64,
+    /// To the VM.
+    pub received_bytes: u64,
+}
+
+impl Traffic {
+    /// Whether nothing has passed, or nothing was counted.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, more: Self) {
+        self.sent_bytes = self.sent_bytes.saturating_add(more.sent_bytes);
+        self.received_bytes = self.received_bytes.saturating_add(more.received_bytes);
+    }
 }
 
 /// What a VM is on its host.

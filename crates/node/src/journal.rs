@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use lanekeeper_control::protocol::{DesiredVm, VmId};
+use lanekeeper_control::protocol::{DesiredVm, Traffic, VmId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::NodeError;
@@ -35,6 +35,22 @@ pub struct Record {
     pub powered_off: Option<Moment>,
     /// It could not be as desired.
     pub failed: Option<Failure>,
+    /// What has passed its VFs, as it was last counted.
+    #[serde(default)]
+    pub traffic: Traffic,
+    /// Where the counters of its VFs were then.
+    #[serde(default)]
+    pub counted: Vec<Counted>,
+}
+
+/// Where the counters of a VF were.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    /// Which VF.
+    pub lane: Lane,
+    /// What they said.
+    pub at: Traffic,
 }
 
 /// What was desired when something happened.
@@ -69,6 +85,25 @@ impl Record {
             resets: 0,
             powered_off: None,
             failed: None,
+            traffic: Traffic::default(),
+            counted: Vec::new(),
+        }
+    }
+
+    /// Add what has passed a VF since it was last counted. A counter that is behind where it was has
+    /// begun anew.
+    pub(crate) fn count(&mut self, lane: &Lane, now: Traffic) {
+        let since = |was: u64, now: u64| now.checked_sub(was).unwrap_or(now);
+        match self.counted.iter_mut().find(|it| it.lane == *lane) {
+            Some(counted) => {
+                self.traffic += Traffic {
+                    sent_bytes: since(counted.at.sent_bytes, now.sent_bytes),
+                    received_bytes: since(counted.at.received_bytes, now.received_bytes),
+                };
+                counted.at = now;
+            }
+            // What passed before was another's.
+            None => self.counted.push(Counted { lane: lane.clone(), at: now }),
         }
     }
 
@@ -221,6 +256,19 @@ mod tests {
         drop(journal);
         let (_journal, records) = Journal::open(folder.path()).expect("opens");
         assert_eq!(records, [record]);
+    }
+
+    #[test]
+    fn what_passes_a_vf_is_counted_from_when_it_was_given_also_over_counters_that_begin_anew() {
+        let at = |sent_bytes, received_bytes| Traffic { sent_bytes, received_bytes };
+        let mut record = Record::new(vm(7));
+        record.count(&lane(0), at(1000, 10));
+        assert_eq!(record.traffic, at(0, 0), "that was another VM's");
+        record.count(&lane(0), at(1500, 15));
+        record.count(&lane(1), at(7, 7));
+        record.count(&lane(0), at(100, 20));
+        record.count(&lane(1), at(8, 9));
+        assert_eq!(record.traffic, at(500 + 100 + 1, 5 + 5 + 2));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use lanekeeper_control::placement::HostReport;
 use lanekeeper_control::protocol::{
-    Desired, DesiredProof, Heartbeat, Power, ProofReports, VmId, VmReport, VmReports, VmState,
+    Desired, DesiredProof, Heartbeat, Power, ProofReports, Traffic, VmId, VmReport, VmReports,
+    VmState,
 };
 use lanekeeper_host::Owner;
 use lanekeeper_hw::Hardware;
@@ -340,7 +341,8 @@ where
             if want.power == Power::Gone {
                 // It never was here, or is forgotten already.
                 let (vm, generation, resets) = (want.vm, want.generation, want.resets);
-                self.means.board.put(VmReport { vm, generation, state: VmState::Gone, resets });
+                let (state, traffic) = (VmState::Gone, Traffic::default());
+                self.means.board.put(VmReport { vm, generation, state, resets, traffic });
                 continue;
             }
             let record = Record::new(want.clone());

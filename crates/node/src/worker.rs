@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lanekeeper_control::protocol::{DesiredVm, Image, Power, VmReport, VmState};
+use lanekeeper_control::protocol::{DesiredVm, Image, Power, Traffic, VmReport, VmState};
 use lanekeeper_model::LinkState;
 use lanekeeper_vmm::{Accel, Driver, Exit, HostFunction, Hugepages, Machine, VmError, VmSpec};
 
@@ -17,7 +17,7 @@ use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::images::{Images, remove};
 use crate::journal::{Failure, Journal, Record};
-use crate::lanes::{Device, Lanes, lanes_of, settings};
+use crate::lanes::{Device, Lane, Lanes, lanes_of, settings};
 use crate::reconcile::{Guest, Step, There, Vfs, next};
 use crate::seat::{Orders, Seat};
 use crate::seed::seed;
@@ -26,6 +26,8 @@ use crate::seed::seed;
 const LOOK: Duration = Duration::from_secs(1);
 /// How often its VFs are.
 const LOOK_AT_VFS: Duration = Duration::from_secs(10);
+/// How often it is counted what has passed them.
+const COUNT: Duration = Duration::from_secs(600);
 /// How long one wait for the guest is, so that other orders are seen meanwhile.
 const SLICE: Duration = Duration::from_secs(1);
 /// Between attempts at what did not succeed.
@@ -103,6 +105,7 @@ pub(crate) struct Worker<D: Driver> {
     fences_at_set: u64,
     fences_at_start: u64,
     looked_at_vfs: Instant,
+    counted_at: Instant,
     boot_until: Instant,
     booting: Option<Booting>,
     trouble_since: Option<Instant>,
@@ -127,6 +130,7 @@ impl<D: Driver> Worker<D> {
             fences_at_set: 0,
             fences_at_start: 0,
             looked_at_vfs: now,
+            counted_at: now,
             boot_until: now,
             booting: None,
             trouble_since: None,
@@ -262,7 +266,8 @@ impl<D: Driver> Worker<D> {
     fn tell(&self, state: VmState) {
         let Record { want, resets, .. } = &self.record;
         let (vm, generation, resets) = (want.vm, want.generation, *resets);
-        self.means.board.put(VmReport { vm, generation, state, resets });
+        let traffic = self.record.traffic;
+        self.means.board.put(VmReport { vm, generation, state, resets, traffic });
     }
 
     fn tell_of(&self, step: &Step, guest: Guest) {
@@ -309,8 +314,12 @@ impl<D: Driver> Worker<D> {
             }
             Step::Scrub(lane) => {
                 self.vfs = Vfs::Unknown;
+                self.count()?;
                 self.means.lanes.of(lane)?.scrub(lane)?;
-                self.note(|record| record.lanes.retain(|it| it != lane))?;
+                self.note(|record| {
+                    record.lanes.retain(|it| it != lane);
+                    record.counted.retain(|it| it.lane != *lane);
+                })?;
             }
             Step::Remove => {
                 remove(&self.means.run_folder(&self.record.want))?;
@@ -352,7 +361,20 @@ impl<D: Driver> Worker<D> {
             self.means.lanes.of(&lane)?.set(&lane, &settings(port, link))?;
         }
         (self.vfs, self.looked_at_vfs) = (Vfs::Set(link), Instant::now());
+        self.count()?;
         Ok(())
+    }
+
+    /// Count what has passed its VFs. A NIC that does not tell is counted another time.
+    fn count(&mut self) -> Result<(), NodeError> {
+        self.counted_at = Instant::now();
+        let passed = |lane: &Lane| {
+            let counters = self.means.lanes.of(lane).and_then(|nics| nics.counters(lane)).ok()?;
+            let (sent_bytes, received_bytes) = (counters.tx.bytes, counters.rx.bytes);
+            Some((lane.clone(), Traffic { sent_bytes, received_bytes }))
+        };
+        let counted: Vec<_> = self.record.lanes.iter().filter_map(passed).collect();
+        self.note(|record| counted.iter().for_each(|(lane, now)| record.count(lane, *now)))
     }
 
     fn prepare(&mut self, number: u64) -> Result<(), NodeError> {
@@ -412,6 +434,11 @@ impl<D: Driver> Worker<D> {
 
     /// What may have changed although nobody here has changed it.
     fn look_around(&mut self) {
+        if self.counted_at.elapsed() >= COUNT
+            && let Err(error) = self.count()
+        {
+            tracing::warn!(vm = self.record.want.vm, %error, "what passed its VFs is not noted");
+        }
         if self.looked_at_vfs.elapsed() < LOOK_AT_VFS {
             return;
         }

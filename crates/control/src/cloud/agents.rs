@@ -10,8 +10,8 @@ use super::verifications::ProofTask;
 use super::{Cloud, CloudError, Draft, Stored, again};
 use crate::keys::{self, HostName, RegionName};
 use crate::placement::{HostReport, Inventory};
-use crate::protocol::{Desired, DesiredProof, DesiredVm, VmReport, VmReports};
-use crate::resource::{Region, Time};
+use crate::protocol::{Desired, DesiredProof, DesiredVm, Traffic, VmReport, VmReports};
+use crate::resource::{Region, Time, Vm};
 use crate::store::{Expect, LeaseId, Outcome, Scope, StoreError, Transaction};
 use crate::tls::token::{Kind, Secret, SecretHash};
 
@@ -241,6 +241,29 @@ impl Cloud {
             (None, None) => {}
         }
         Ok(())
+    }
+
+    /// What has passed the VFs of a VM on its host, as that last told.
+    ///
+    /// # Errors
+    /// [`CloudError::Store`].
+    pub(crate) async fn traffic_of(&self, vm: &Vm) -> Result<Traffic, CloudError> {
+        match &vm.located {
+            Some(located) => self.traffic_at(&vm.region, &located.host, vm.id).await,
+            None => Ok(Traffic::default()),
+        }
+    }
+
+    /// The same on a host where it may be no more.
+    pub(crate) async fn traffic_at(
+        &self,
+        region: &RegionName,
+        host: &HostName,
+        vm: u64,
+    ) -> Result<Traffic, CloudError> {
+        let entry = self.store.get(&keys::report(region, host, vm)).await?;
+        let report = entry.map(Stored::<VmReport>::read).transpose()?;
+        Ok(report.map(|report| report.value.traffic).unwrap_or_default())
     }
 
     /// What a host shall have, now.

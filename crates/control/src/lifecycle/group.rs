@@ -13,7 +13,7 @@ use crate::cloud::{Cloud, CloudError, Draft, Stored};
 use crate::keys::{self, HostName, OrgName, PlacementId};
 use crate::placement::{Placement, Request};
 use crate::protocol::{Power, VmReport, VmState};
-use crate::resource::{Group, Kept, Located, Region, Time, Vm, VmStatus, Want};
+use crate::resource::{Group, Kept, Located, Region, Time, UsageRecord, Vm, VmStatus, Want};
 
 /// What is counted in whole seconds may be one short.
 const A_MOMENT: Duration = Duration::from_secs(2);
@@ -153,7 +153,15 @@ async fn unfence(work: &Work, was: &Stored<Group>) -> Result<bool, CloudError> {
         if says_gone(work, host, vm).await? {
             let (told, report) =
                 (keys::desired_vm(&work.region, host, vm), keys::report(&work.region, host, vm));
+            let traffic = work.cloud.traffic_at(&work.region, host, vm).await?;
             draft.raw(|transaction| transaction.delete(told).delete(report));
+            if let Ok(usage) = work.cloud.get::<UsageRecord>(&was.value.organization, vm).await
+                && !traffic.is_none()
+            {
+                let mut more = usage.value.clone();
+                more.add(traffic);
+                draft.change(&usage, &more)?;
+            }
             kept.fenced = None;
         }
     }

@@ -199,8 +199,13 @@ mod tests {
             user_data: None,
             fenced: false,
         });
-        let report =
-            state.map(|state| VmReport { vm: vm.id, generation: vm.generation, state, resets: 0 });
+        let report = state.map(|state| VmReport {
+            vm: vm.id,
+            generation: vm.generation,
+            state,
+            resets: 0,
+            traffic: crate::protocol::Traffic::default(),
+        });
         View { vm, host_alive: true, host_known: true, told, report }
     }
 

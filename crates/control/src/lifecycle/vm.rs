@@ -137,6 +137,8 @@ fn usage_of(vm: &Vm) -> UsageRecord {
         to: None,
         vf_hours: 0.0,
         gpu_hours: 0.0,
+        sent_bytes: 0,
+        received_bytes: 0,
     }
 }
 
@@ -237,6 +239,7 @@ async fn finish(work: &Work, was: &Stored<Vm>) -> Result<(), CloudError> {
     if let Ok(usage) = usage {
         let mut over = UsageRecord { to: Some(Time::now()), ..usage.value.clone() };
         over.reckon();
+        over.add(work.cloud.traffic_of(vm).await?);
         draft.change(&usage, &over)?;
     }
     let event = work.cloud.event(vm, "deleted", Severity::Info, "nothing of it is left").await?;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Role, Time, resource};
 use crate::keys::{HostName, OrgName};
+use crate::protocol::Traffic;
 
 /// How much an event matters.
 #[derive(
@@ -93,10 +94,22 @@ pub struct UsageRecord {
     pub vf_hours: f64,
     /// Hours times GPUs.
     pub gpu_hours: f64,
+    /// Bytes that passed its VFs from it, as its host last told.
+    #[serde(default)]
+    pub sent_bytes: u64,
+    /// Bytes that passed them to it.
+    #[serde(default)]
+    pub received_bytes: u64,
 }
 resource!(UsageRecord, "usage-records", "usage record", tenant);
 
 impl UsageRecord {
+    /// Add what has passed on a host.
+    pub(crate) fn add(&mut self, traffic: Traffic) {
+        self.sent_bytes = self.sent_bytes.saturating_add(traffic.sent_bytes);
+        self.received_bytes = self.received_bytes.saturating_add(traffic.received_bytes);
+    }
+
     /// Reckon the hours: until now if it still has them.
     pub fn reckon(&mut self) {
         let until = self.to.unwrap_or_else(Time::now);

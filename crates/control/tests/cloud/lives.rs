@@ -3,7 +3,7 @@
 use axum::http::Method;
 use lanekeeper_control::claims::Placed;
 use lanekeeper_control::keys::{self, PlacementId};
-use lanekeeper_control::protocol::{VmReport, VmReports, VmState};
+use lanekeeper_control::protocol::{Traffic, VmReport, VmReports, VmState};
 use serde_json::json;
 
 use super::rig::{Rig, host, region};
@@ -188,7 +188,8 @@ async fn what_a_host_says_of_a_vm_that_nobody_asks_for_is_not_kept() {
     let rig = Rig::new().await;
     rig.host("h1", 1).await;
     for state in [VmState::Running, VmState::Stopped, VmState::Gone] {
-        let late = VmReport { vm: 424_242, generation: 1, state, resets: 0 };
+        let late =
+            VmReport { vm: 424_242, generation: 1, state, resets: 0, traffic: Traffic::default() };
         let reports = VmReports { vms: vec![late] };
         rig.cloud.take_reports(&region(), &host("h1"), reports).await.expect("taken");
         let (_, kept) = rig.cloud.store().all(keys::reports(&region())).await.expect("read");
@@ -222,4 +223,25 @@ async fn what_was_claimed_for_a_vm_or_a_group_after_it_was_gone_is_given_back() 
     assert_eq!(rig.status(vm).await, "ACTIVE");
     let quota = rig.acme(Method::GET, "/v1/quota", None).await.expect(200);
     assert_eq!(quota["used"]["vms"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_passes_a_vms_vfs_is_used_while_it_lives_and_when_it_is_gone() {
+    let rig = Rig::new().await;
+    rig.host("h1", 1).await;
+    let environment = rig.environment("lab").await;
+    let vm = rig.vm(environment, "v1").await;
+    rig.until_status(&["h1"], vm, "ACTIVE").await;
+    let used = async || {
+        let shown =
+            rig.call("acme/Admin", Method::GET, "/v1/usage-records", None).await.expect(200);
+        let of = &shown["items"][0];
+        (of["sent_bytes"].clone(), of["received_bytes"].clone(), of["to"].is_null())
+    };
+    assert_eq!(used().await, (json!(1000), json!(500), true));
+    rig.acme(Method::POST, &format!("/v1/vms/{vm}/reboot"), None).await.expect(202);
+    rig.until(&["h1"], "more has passed", async || used().await.0 == json!(1001)).await;
+    rig.acme(Method::DELETE, &format!("/v1/vms/{vm}"), None).await.expect(202);
+    rig.until_status(&["h1"], vm, "").await;
+    assert_eq!(used().await, (json!(1001), json!(500), false));
 }

@@ -10,7 +10,7 @@ use super::{ById, CREATED, DONE, PageQuery, offered, own, tenant_kind};
 use crate::placement::Quota;
 use crate::resource::{
     ApiKey, ApiKeySpec, AuditRecord, Environment, EnvironmentSpec, Event, Organization,
-    OrganizationSpec, QuotaView, Role, UsageRecord,
+    OrganizationSpec, QuotaView, Role, UsageRecord, Vm,
 };
 
 pub(super) fn add(routes: &mut Routes) {
@@ -191,6 +191,14 @@ async fn usage(
 ) -> Result<Reply<super::Page<UsageRecord>>, Problem> {
     let listed = call.state.cloud.list(&call.who.organization, call.query.ask()).await?;
     let mut page = super::Page::<UsageRecord>::of(listed);
-    page.items.iter_mut().for_each(UsageRecord::reckon);
+    for usage in &mut page.items {
+        usage.reckon();
+        // What its host has told is added to the record when the VM ends.
+        if usage.to.is_none()
+            && let Ok(vm) = call.state.cloud.get::<Vm>(&call.who.organization, usage.vm).await
+        {
+            usage.add(call.state.cloud.traffic_of(&vm.value).await?);
+        }
+    }
     Ok(Reply::new(page))
 }
