@@ -43,10 +43,21 @@ impl OwnedVfs {
         Ok(found)
     }
 
+    /// One PF: it alone is read, so that another that hangs delays nobody.
     fn pf(&self, pf: &PfId) -> Result<(PfReading, PfRecord), HardwareError> {
-        let mut readings = self.readings()?.into_iter();
-        let found = readings.find(|(reading, _)| reading.id() == *pf);
-        found.ok_or_else(|| HardwareError::NoPf(pf.clone()))
+        let no_pf = || HardwareError::NoPf(pf.clone());
+        let PfId::Pci(address) = pf else { return Err(no_pf()) };
+        let reading = self.owner.hw.read(*address)?;
+        let identity = Identity::of(&reading).ok_or_else(no_pf)?;
+        let records = self.owner.ledger.read_all();
+        let records = records.map_err(|error| refused(Some(pf))(error.into()))?;
+        let mine = |record: &PfRecord| {
+            record.claim_of(&self.token).is_some() && record.identity.is(&identity)
+        };
+        // A damaged record is of another PF, or this one is nobody's that could be known.
+        let mut good = records.into_iter().filter_map(|(_, record)| record.ok());
+        let record = good.find(mine).ok_or_else(no_pf)?;
+        Ok((reading, record))
     }
 
     fn owned(&self, pf: &PfId, vf: VfIndex) -> Result<(PfReading, PfRecord), HardwareError> {

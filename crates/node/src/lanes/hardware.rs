@@ -112,11 +112,21 @@ impl HardwareNics {
     /// Whether there is a PF of this name among them.
     pub(crate) fn has(&self, pf: &PfName) -> Result<bool, NodeError> {
         let is = |record: &PfRecord| record.name == pf.as_str() && self.means(record);
-        Ok(self.records()?.iter().any(is))
+        Ok(self.records()?.iter().any(|(_, record)| is(record)))
     }
 
-    fn records(&self) -> Result<Vec<PfRecord>, NodeError> {
-        self.owner.records().map_err(|source| NodeError::Owner(Box::new(source)))
+    /// Those of the ledger's records that can be read: a damaged one is its own PF's alone.
+    fn records(&self) -> Result<Vec<(String, PfRecord)>, NodeError> {
+        let all = self.owner.ledger().read_all();
+        let all = all.map_err(|error| NodeError::Owner(Box::new(HostError::from(error))))?;
+        let mut good = Vec::new();
+        for (key, record) in all {
+            match record {
+                Ok(record) => good.push((key, record)),
+                Err(error) => tracing::error!(%error, "a PF is left out"),
+            }
+        }
+        Ok(good)
     }
 
     fn means(&self, record: &PfRecord) -> bool {
@@ -137,11 +147,9 @@ impl HardwareNics {
     /// PFs that VFs can be had of now: quarantined VFs and those of others are not among theirs, and
     /// while the host's agent withholds a PF only those are that VMs have.
     pub(crate) fn offered(&self) -> Result<Vec<OfferedPf>, NodeError> {
-        let failed = |error| NodeError::Owner(Box::new(HostError::from(error)));
         let withheld = self.owner.ledger().withheld();
         let mut offered = Vec::new();
-        for (key, record) in self.owner.ledger().read_all().map_err(failed)? {
-            let record = record.map_err(failed)?;
+        for (key, record) in self.records()? {
             if !self.means(&record) {
                 continue;
             }
@@ -167,7 +175,8 @@ impl HardwareNics {
 
     fn record(&self, lane: &Lane) -> Result<PfRecord, NodeError> {
         let of_that_name = |record: &PfRecord| record.name == lane.pf.as_str();
-        let record = self.records()?.into_iter().find(|it| of_that_name(it) && self.means(it));
+        let mut records = self.records()?.into_iter().map(|(_, record)| record);
+        let record = records.find(|it| of_that_name(it) && self.means(it));
         record.ok_or_else(|| NodeError::Nic {
             lane: lane.clone(),
             source: HardwareError::Host {

@@ -310,3 +310,20 @@ fn the_server_is_told_of_a_pf_as_it_is_now_and_of_no_free_vf_while_it_has_no_lin
     rig.fake.hot_remove(rig.pf).expect("pulled out");
     assert!(told().is_none(), "it is not there");
 }
+
+#[test]
+fn a_damaged_record_leaves_out_its_own_pf_alone() {
+    let rig = Rig::new(Personality::Ice);
+    let nics = rig.nics();
+    nics.set(&lane(0), &wanted(5, LinkState::Auto)).expect("set");
+    let ledger = rig.folder.path().join("ledger");
+    let files = std::fs::read_dir(&ledger).expect("listed").map(|it| it.expect("an entry").path());
+    let record = files.filter(|it| it.extension().is_some_and(|it| it == "json")).next();
+    let copy = ledger.join("pf-another-00000000.json");
+    std::fs::write(&copy, "{ damaged").expect("written");
+    assert!(nics.has(&lane(0).pf).expect("read"));
+    assert_eq!(rig.offers(&nics), [0, 1, 2, 3]);
+    std::fs::write(record.expect("a record"), "{ damaged").expect("written");
+    assert!(!nics.has(&lane(0).pf).expect("read"));
+    assert!(rig.offers(&nics).is_empty());
+}
