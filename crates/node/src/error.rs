@@ -122,7 +122,11 @@ impl NodeError {
             Self::File { .. } | Self::Fetch { .. } | Self::Held { .. } | Self::Overtaken => true,
             Self::Nic { source, .. } => matches!(
                 source,
-                HardwareError::NoPf(_) | HardwareError::Io { .. } | HardwareError::Deadline { .. }
+                // VFs may be made again, by `lanekeeper host recover` or its agent.
+                HardwareError::NoPf(_)
+                    | HardwareError::NoVf { .. }
+                    | HardwareError::Io { .. }
+                    | HardwareError::Deadline { .. }
             ),
             Self::Vm(error) => matches!(error, VmError::Io { .. } | VmError::Immortal { .. }),
             Self::Claim { source, .. } | Self::Owner(source) => of_the_owner_may_pass(source),

@@ -9,7 +9,7 @@ use crate::Progress;
 pub const VM: &[&str] = &["qemu-system-x86", "iproute2"];
 
 /// A browser that a test can drive: `chromedriver` comes with the second.
-pub const BROWSER: &[&str] = &["chromium", "chromium-driver"];
+pub const BROWSER: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core"];
 
 /// What building a kernel module needs: libelf is for the kernel's own tools.
 pub const KERNEL_MODULE: &[&str] = &["gcc", "libelf1", "make", "xz-utils"];

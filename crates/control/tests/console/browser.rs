@@ -12,7 +12,7 @@ use lanekeeper_testbed::packages;
 use serde_json::{Value, json};
 
 /// How long the page may take to become as it should.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The key of an element in an answer (WebDriver, 12).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
