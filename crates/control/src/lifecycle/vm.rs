@@ -50,8 +50,8 @@ async fn look(work: &Work, vm: &Vm) -> Result<View, CloudError> {
     let mut view =
         View { vm: vm.clone(), host_alive: true, host_known: true, told: None, report: None };
     if let Some(Located { host, .. }) = &vm.located {
-        let (region, store) = (&work.region, work.cloud.store());
-        view.host_alive = store.get(&keys::alive_one(region, host)).await?.is_some();
+        let region = &work.region;
+        view.host_alive = work.cloud.is_alive(region, host).await?;
         view.host_known = work.cloud.knows_host(region, host).await?;
         view.told = read(work, &keys::desired_vm(region, host, vm.id)).await?;
         view.report = read(work, &keys::report(region, host, vm.id)).await?;
