@@ -271,6 +271,11 @@ pub fn usage(organization: &OrgName) -> Key {
     Key(format!("{ROOT}/usage/{organization}"))
 }
 
+/// Who does duties.
+pub fn leaders() -> Prefix {
+    Prefix(format!("{ROOT}/leaders/"))
+}
+
 /// Who does a duty.
 pub fn leader(duty: &DutyName) -> Key {
     Key(format!("{ROOT}/leaders/{duty}"))

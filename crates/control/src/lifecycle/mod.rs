@@ -10,6 +10,7 @@ mod desired;
 mod group;
 mod host;
 mod orphan;
+mod queue;
 #[cfg(test)]
 mod reads;
 mod step;
@@ -17,18 +18,21 @@ mod survey;
 mod sweep;
 mod vm;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+use tracing::{Instrument, Span, trace_span};
 
+use self::queue::Queue;
 use crate::cloud::{Cloud, CloudError, Draft};
 use crate::keys::{self, DutyName, HostName, Key, OrgName, RegionName, ServerName};
 use crate::metrics::Metrics;
 use crate::resource::{Group, Region, Resource, Vm};
+use crate::spans::TARGET;
 use crate::store::{Election, Leadership, Scope, StoreError};
 
 /// A leader that is gone is followed after this long.
@@ -147,8 +151,7 @@ async fn lead(work: Work) -> Result<(), StoreError> {
     let mut watch = store.watch(Scope::Under(keys::everything()), newest).await?;
     let (wake, mut woken) = mpsc::unbounded_channel::<Item>();
     // What was changed goes before what is only looked at now and then.
-    let mut ready: BTreeSet<Item> = BTreeSet::new();
-    let mut routine: BTreeSet<Item> = BTreeSet::new();
+    let (mut ready, mut routine) = (Queue::default(), Queue::default());
     let mut busy: HashSet<Item> = HashSet::new();
     let mut tasks: JoinSet<(Item, Result<Vec<Item>, CloudError>)> = JoinSet::new();
     let mut look = tokio::time::interval(LOOK_AT_ALL);
@@ -159,18 +162,17 @@ async fn lead(work: Work) -> Result<(), StoreError> {
     loop {
         while is_surveyed
             && tasks.len() < AT_ONCE
-            && let Some(item) =
-                ready.iter().chain(&routine).find(|item| !busy.contains(*item)).cloned()
+            && let Some(item) = ready.take(&busy).or_else(|| routine.take(&busy))
         {
-            ready.remove(&item);
-            routine.remove(&item);
             busy.insert(item.clone());
             let (work, wake) = (work.clone(), wake.clone());
             let owner = known.of(&item);
-            tasks.spawn(async move {
+            let span = span_of(&item, owner.as_ref(), &work.region);
+            let seen = async move {
                 let done = see_to(&work, &item, owner, &wake).await;
                 (item, done)
-            });
+            };
+            tasks.spawn(seen.instrument(span));
         }
         tokio::select! {
             batch = watch.next() => {
@@ -184,14 +186,14 @@ async fn lead(work: Work) -> Result<(), StoreError> {
                 match done {
                     Ok(next) => ready.extend(next),
                     // What was changed meanwhile is looked at again at once; all else a little later.
-                    Err(CloudError::Stale) => { ready.insert(item); }
+                    Err(CloudError::Stale) => ready.push(item),
                     Err(error) => {
                         tracing::warn!(%error, ?item, region = %work.region, "it is tried again");
                         later(&wake, item, AGAIN);
                     }
                 }
             }
-            Some(item) = woken.recv() => { ready.insert(item); }
+            Some(item) = woken.recv() => ready.push(item),
             _ = look.tick(), if surveys.is_empty() => {
                 known.begin();
                 let work = work.clone();
@@ -216,6 +218,15 @@ fn later(wake: &mpsc::UnboundedSender<Item>, item: Item, after: Duration) {
         // Nobody leads here any more, then.
         let _ = wake.send(item);
     });
+}
+
+fn span_of(item: &Item, owner: Option<&OrgName>, region: &RegionName) -> Span {
+    let organization = owner.map(OrgName::as_str);
+    match item {
+        Item::Host(host) => trace_span!(target: TARGET, "see to host", %host, %region),
+        Item::Group(id) => trace_span!(target: TARGET, "see to group", id, organization, %region),
+        Item::Vm(id) => trace_span!(target: TARGET, "see to vm", id, organization, %region),
+    }
 }
 
 async fn see_to(

@@ -168,7 +168,9 @@ mod tests {
     async fn write(cloud: &Cloud, events: Vec<Event>) {
         for some in events.chunks(Transaction::MOST_KEYS) {
             let mut draft = Draft::new();
-            some.iter().for_each(|event| draft.create(event).expect("drafted"));
+            for event in some {
+                draft.create(event).expect("drafted");
+            }
             cloud.commit(draft).await.expect("written");
         }
     }

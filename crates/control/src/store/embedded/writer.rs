@@ -18,6 +18,9 @@ use crate::store::{Lease, LeaseId, Outcome, Revision, StoreError, Transaction};
 /// Most requests in one commit, so that the first of them does not wait for ever.
 const GROUP: usize = 1024;
 
+/// Most leases that one commit ends, so that those who keep theirs alive meanwhile do not come too late.
+const ENDED: usize = 128;
+
 /// The shortest lease: below it, a busy machine would lose leases that somebody keeps alive.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -137,8 +140,11 @@ impl Writer {
         }
         let (ended, last): (Vec<_>, Vec<_>) =
             self.leases.iter().partition(|(_, term)| term.ends <= now);
-        self.none_before = last.iter().map(|(_, term)| term.ends).min();
-        ended.into_iter().map(|(id, _)| *id).collect()
+        // What is left of them comes at once with the next commit.
+        if ended.len() <= ENDED {
+            self.none_before = last.iter().map(|(_, term)| term.ends).min();
+        }
+        ended.into_iter().map(|(id, _)| *id).take(ENDED).collect()
     }
 
     fn keep_alive(&mut self, id: LeaseId, now: Instant) -> Result<(), StoreError> {
