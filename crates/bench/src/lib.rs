@@ -3,7 +3,7 @@
 //!
 //! The software NIC stands beside DPDK's testpmd and OVS-DPDK, with an independent virtio driver that
 //! circulates frames through each; the control plane ([`control`]) beside OpenStack Placement, with
-//! the same hosts and the same claims.
+//! the same hosts and the same claims; and by itself as it is served ([`served`]), with simulated agents.
 //!
 //! On machines whose virtual cores move about, the time a cache line takes from one core to the
 //! other changes by a factor of ten within seconds, and every two-core figure with it. So: windows
@@ -21,6 +21,7 @@ pub mod own_client;
 pub mod peers;
 pub mod process;
 pub mod report;
+pub mod served;
 pub mod softnic;
 pub mod testpmd;
 pub mod two_cores;

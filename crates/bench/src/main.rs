@@ -1,4 +1,4 @@
-//! `lanekeeper-bench`: the command behind `./x bench softnic` and `./x bench control`.
+//! `lanekeeper-bench`: the command behind `./x bench softnic`, `control` and `served`.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use lanekeeper_bench::peers::{ClientKind, Load, Peer};
 use lanekeeper_bench::report::{Figures, OneCore, lines, write};
 use lanekeeper_bench::testpmd::Ring;
 use lanekeeper_bench::two_cores::{Effort, compare};
-use lanekeeper_bench::{BenchError, Stop, control, one_core};
+use lanekeeper_bench::{BenchError, Stop, control, one_core, served};
 
 /// Three lanes at once: a client and a switch each, OVS with its packet pools.
 const MEMORY_MIB: u64 = 3_072;
@@ -32,6 +32,8 @@ enum What {
     /// A server of that measurement, started by it.
     #[command(name = control::server::COMMAND, hide = true)]
     ControlServer(control::server::Place),
+    /// The whole server over HTTPS: simulated agents, and tenants whose VMs come and go.
+    Served(served::Options),
 }
 
 #[derive(clap::Args)]
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
     let limit = match &what {
         What::Softnic(options) => Some(options.limit),
         What::Control(options) => Some(options.limit),
+        What::Served(options) => Some(options.limit),
         What::ControlServer(_) => None,
     };
     // First of all: a signal must never find children and no one to end them.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         let result = match &what {
             What::Softnic(options) => softnic(options, &stop),
             What::Control(options) => control::run(options, &command_line(), &stop),
+            What::Served(options) => served::run(options, &command_line(), &stop),
             What::ControlServer(place) => control::server::serve(place),
         };
         // Ctrl-C reaches the children too, and whatever they then do wrong is not an error.

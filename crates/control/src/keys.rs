@@ -13,6 +13,7 @@
 //! /v1/taken/KIND/SCOPE/HASH      which resource has a name: made only if it is not there
 //! /v1/numbers/WHAT/SCOPE/NUMBER  which resource has a VLAN, a subnet's address: likewise
 //! /v1/once/ORGANIZATION/HASH     what a request with an idempotency key was answered
+//! /v1/ends/SECOND/ORGANIZATION/HASH  that this answer is forgotten then
 //! /v1/counters/WHAT              the first number of WHAT that nobody has reserved yet
 //! /v1/keys/ID                    an API key: whose it is, and the hash of its secret
 //! /v1/tokens/ID                  a one-time token: which host it enrols, and the hash of its secret
@@ -271,6 +272,11 @@ pub fn usage(organization: &OrgName) -> Key {
     Key(format!("{ROOT}/usage/{organization}"))
 }
 
+/// Who does duties.
+pub fn leaders() -> Prefix {
+    Prefix(format!("{ROOT}/leaders/"))
+}
+
 /// Who does a duty.
 pub fn leader(duty: &DutyName) -> Key {
     Key(format!("{ROOT}/leaders/{duty}"))
@@ -302,6 +308,12 @@ pub fn tenant(kind: &'static str, organization: &OrgName) -> Prefix {
 /// One of them.
 pub fn tenant_one(kind: &'static str, organization: &OrgName, id: u64) -> Key {
     Key(format!("{ROOT}/tenant/{kind}/{organization}/{id:0ID_DIGITS$}"))
+}
+
+/// A key that no resource of an organization comes after: its id is more than any there can be.
+pub fn last_of_tenant(kind: &'static str, organization: &OrgName) -> Key {
+    let nines = "9".repeat(ID_DIGITS);
+    Key(format!("{ROOT}/tenant/{kind}/{organization}/{nines}"))
 }
 
 /// The kind that a resource's key is of, the organization if it is a tenant's, and its id.
@@ -357,9 +369,21 @@ pub fn once(organization: &OrgName, idempotency_key: &str) -> Key {
     Key(format!("{ROOT}/once/{organization}/{}", hashed(idempotency_key)))
 }
 
-/// What requests with idempotency keys were answered.
-pub fn answers() -> Prefix {
-    Prefix(format!("{ROOT}/once/"))
+/// That what a request was answered is forgotten at a second of the clock.
+pub fn end_of_once(second: u64, organization: &OrgName, idempotency_key: &str) -> Key {
+    let hash = hashed(idempotency_key);
+    Key(format!("{ROOT}/ends/{second:0ID_DIGITS$}/{organization}/{hash}"))
+}
+
+/// What answers are forgotten when, the first first.
+pub fn ends() -> Prefix {
+    Prefix(format!("{ROOT}/ends/"))
+}
+
+/// The second at which an answer is forgotten, and where it is.
+pub fn ending(key: &Key) -> Option<(u64, Key)> {
+    let (second, rest) = key.0.strip_prefix(ROOT)?.strip_prefix("/ends/")?.split_once('/')?;
+    Some((second.parse().ok()?, Key(format!("{ROOT}/once/{rest}"))))
 }
 
 /// Whose API key it is that has this id in its text.
@@ -403,6 +427,11 @@ pub fn agent(region: &RegionName, host: &HostName) -> Key {
     Key(format!("{ROOT}/agents/{region}/{host}"))
 }
 
+/// All that the hosts of a region shall have.
+pub fn all_desired(region: &RegionName) -> Prefix {
+    Prefix(format!("{ROOT}/desired/{region}/"))
+}
+
 /// All that a host shall have.
 pub fn desired(region: &RegionName, host: &HostName) -> Prefix {
     Prefix(format!("{ROOT}/desired/{region}/{host}/"))
@@ -433,7 +462,7 @@ pub fn report(region: &RegionName, host: &HostName, vm: u64) -> Key {
     Key(format!("{ROOT}/reports/{region}/{host}/{vm:0ID_DIGITS$}"))
 }
 
-/// The host and the VM that a report's key is of.
+/// The host and the VM that the key of a report is of, or of what is desired.
 pub fn reported(key: &Key) -> Option<(HostName, u64)> {
     let mut names = key.0.rsplit('/');
     let vm = names.next()?.parse().ok()?;
@@ -453,6 +482,14 @@ mod tests {
         assert_eq!(resource(&quota(&organization)), None);
         assert!(tenant("vms", &organization).holds(&vm) && tenants("vms").holds(&vm));
         assert!(tenant_one("vms", &organization, 9) < tenant_one("vms", &organization, 10));
+    }
+
+    #[test]
+    fn the_end_of_an_answer_says_when_and_where_and_the_first_to_end_is_first() {
+        let organization = OrgName::new("acme").expect("a name");
+        let end = end_of_once(99, &organization, "mine");
+        assert_eq!(ending(&end), Some((99, once(&organization, "mine"))));
+        assert!(end < end_of_once(100, &organization, "a") && ends().holds(&end));
     }
 
     #[test]

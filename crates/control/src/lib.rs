@@ -21,5 +21,6 @@ pub mod placement;
 pub mod protocol;
 pub mod resource;
 pub mod server;
+pub mod spans;
 pub mod store;
 pub mod tls;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::api::{Api, Rates, State};
 use crate::cloud::{Cloud, CloudError};
-use crate::keys::{OrgName, ServerName};
+use crate::keys::{self, OrgName, ServerName};
 use crate::metrics::Metrics;
 use crate::resource::{ApiKey, ApiKeySpec, OrganizationSpec, Role};
-use crate::store::{Embedded, Store, StoreError};
+use crate::store::{Embedded, Store, StoreError, Transaction};
 use crate::tls::{Authority, Limits, Listener, Peer, ServerCertificate, TlsError};
 
 /// The organization of the first operator.
@@ -112,11 +112,15 @@ impl Server {
         let port = port.map_err(system(&config.listen))?;
         let address = port.local_addr().map_err(system(&config.listen))?;
         let listener = Listener::new(port, &authority, certificate, Limits::default())?;
-        let cloud = Arc::new(Cloud::new(store));
+        let metrics: Arc<Metrics> = Arc::default();
+        let cloud = Arc::new(Cloud::counting(store, Arc::clone(&metrics)));
+        if matches!(config.store, StoreConfig::Embedded) {
+            depose(cloud.store()).await?;
+        }
         first_operator(&cloud, data).await?;
         Ok(Self {
             cloud,
-            metrics: Arc::default(),
+            metrics,
             authority,
             listener,
             address,
@@ -193,6 +197,17 @@ impl Server {
     }
 }
 
+/// Who led when the store was last open does so no more: an embedded store is one server's at a time.
+/// Nobody has to wait for the end of the leases of a server that was killed.
+async fn depose(store: &Arc<dyn Store>) -> Result<(), StoreError> {
+    let leaders = store.every_key(keys::leaders()).await?;
+    for some in leaders.chunks(Transaction::MOST_KEYS) {
+        let deposed = some.iter().fold(Transaction::new(), |all, key| all.delete(key.clone()));
+        store.commit(deposed).await?;
+    }
+    Ok(())
+}
+
 /// Make the first operator's API key, if there is none yet, into a file that only its owner reads.
 async fn first_operator(cloud: &Cloud, data: &Path) -> Result<(), ServerError> {
     let name = OrgName::new(OPERATORS).map_err(CloudError::from)?;
@@ -236,4 +251,41 @@ pub async fn new_operator_key(cloud: &Cloud, data: &Path) -> Result<PathBuf, Ser
     written.sync_all().map_err(system(&new.display()))?;
     std::fs::rename(&new, &file).map_err(system(&file.display()))?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::keys::DutyName;
+    use crate::store::Election;
+
+    #[tokio::test]
+    async fn who_led_an_embedded_store_before_it_was_opened_anew_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store =
+            || -> Arc<dyn Store> { Arc::new(Embedded::open(folder.path()).expect("a store")) };
+        // Longer than the test may take.
+        let lease = Duration::from_secs(3600);
+        let stand = |store: &Arc<dyn Store>, name: &str| {
+            let duty = DutyName::new("lifecycle-north").expect("a name");
+            Election::new(Arc::clone(store), &duty, ServerName::new(name).expect("a name"), lease)
+        };
+        let before = store();
+        let killed = stand(&before, "killed").campaign().await.expect("elected");
+        drop(killed);
+        // What keeps the lease alive has to be gone as well.
+        let began = Instant::now();
+        while Arc::strong_count(&before) > 1 {
+            assert!(began.elapsed() < Duration::from_secs(60));
+            tokio::task::yield_now().await;
+        }
+        drop(before);
+        let after = store();
+        depose(&after).await.expect("deposed");
+        let new = stand(&after, "new");
+        let elected = tokio::time::timeout(Duration::from_secs(60), new.campaign()).await;
+        drop(elected.expect("not waited for").expect("elected"));
+    }
 }

@@ -7,11 +7,15 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 mod agent;
 mod cloud;
 mod demo;
 mod host;
+mod otlp;
 mod output;
 mod server;
 mod softnic;
@@ -83,15 +87,15 @@ impl Failure {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("LANEKEEPER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        // It would be said on standard error, which is what failed: a NIC must outlive its log.
-        .log_internal_errors(false)
-        .init();
+    let traces = match &cli.command {
+        Command::Server(args) => args.otlp.as_ref().map(otlp::Traces::start).transpose(),
+        _ => Ok(None),
+    };
+    let traces = match traces {
+        Ok(traces) => traces,
+        Err(why) => return ended(Err(Failure::Usage(format!("--otlp: {why}")))),
+    };
+    log(traces.as_ref());
     let result = match cli.command {
         Command::Softnic(args) => softnic::run(args).map(|()| ExitCode::SUCCESS),
         Command::Host(args) => host::run(args),
@@ -105,6 +109,23 @@ fn main() -> ExitCode {
             output::print(String::from_utf8_lossy(&script).trim_end()).map(|()| ExitCode::SUCCESS)
         }
     };
+    ended(result)
+}
+
+/// Log to standard error, and export spans if that is asked for.
+fn log(traces: Option<&otlp::Traces>) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("LANEKEEPER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(std::io::stderr)
+        // It would be said on standard error, which is what failed: a NIC must outlive its log.
+        .log_internal_errors(false)
+        .with_filter(filter);
+    tracing_subscriber::registry().with(lines).with(traces.map(otlp::Traces::layer)).init();
+}
+
+fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(failure) => {

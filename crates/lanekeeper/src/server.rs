@@ -9,6 +9,7 @@ use lanekeeper_control::keys::ServerName;
 use lanekeeper_control::server::{Config, Server, StoreConfig};
 
 use crate::Failure;
+use crate::otlp::Collector;
 use crate::output::print;
 use crate::unit;
 
@@ -48,6 +49,10 @@ pub(crate) struct Args {
     /// Calls a second that one API key may make in the long run; ten times as many at once.
     #[arg(long, value_name = "CALLS", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
+    /// Send traces to a collector at this address, by OTLP over HTTP: a span for each request and for what
+    /// is done for VMs, without secrets. Whether it takes them or not, no request waits for it.
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<Collector>,
     /// Print the systemd unit, and do nothing else.
     #[arg(long)]
     print_unit: bool,
@@ -117,6 +122,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let config = args.config()?;
+    open_as_many_files_as_may_be();
     let work = |error: &dyn std::error::Error| Failure::Work(error.to_string());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -138,6 +144,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         server.run(end).await.map_err(|error| work(&error))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// An agent holds two connections, and what a process may open is 1,024 files as most systems start it:
+/// take what may be taken.
+fn open_as_many_files_as_may_be() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files, and so of connections, is as it was");
+    }
 }
 
 /// Ready when a signal asks it to end.

@@ -95,6 +95,16 @@ impl Etcd {
         Place::etcd(self.clients.clone())
     }
 
+    /// Its members, as URLs.
+    pub fn members(&self) -> &[String] {
+        &self.clients
+    }
+
+    /// Its processes.
+    pub fn processes(&self) -> Vec<u32> {
+        self.members.iter().map(Running::id).collect()
+    }
+
     /// The file of the first member's database; its log beside it is not in it.
     pub fn database(&self) -> PathBuf {
         self.data.join("member/snap/db")

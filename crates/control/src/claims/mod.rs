@@ -22,10 +22,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tracing::{Instrument, trace_span};
 
 use self::writer::{Job, Writer};
 use crate::keys::{HostName, OrgName, PlacementId, RegionName};
+use crate::metrics::Metrics;
 use crate::placement::{Closed, Index, Placement, Refusal, Request};
+use crate::spans::TARGET;
 use crate::store::{Store, StoreError};
 
 /// Requests that may wait; who comes then waits to be let in.
@@ -75,7 +78,19 @@ impl Claims {
     /// # Errors
     /// [`StoreError`]; `Foreign` if what is there cannot be read.
     pub async fn open(store: Arc<dyn Store>, region: RegionName) -> Result<Self, StoreError> {
-        let writer = Writer::open(store, region).await?;
+        Self::counting(store, region, Arc::default()).await
+    }
+
+    /// The same, with how long placements take counted.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn counting(
+        store: Arc<dyn Store>,
+        region: RegionName,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, StoreError> {
+        let writer = Writer::open(store, region, metrics).await?;
         let (jobs, received) = mpsc::channel(QUEUE);
         tokio::spawn(writer.run(received));
         Ok(Self(jobs))
@@ -87,7 +102,9 @@ impl Claims {
     /// # Errors
     /// [`ClaimError`]. After `Unavailable` it may be asked again; nothing is claimed twice.
     pub async fn place(&self, id: PlacementId, ask: Ask) -> Result<Placement, ClaimError> {
-        self.ask(|answer| Job::Place { id, ask, answer }).await
+        let span =
+            trace_span!(target: TARGET, "claim", placement = %id, organization = %ask.organization);
+        self.ask(|answer| Job::Place { id, ask, answer }).instrument(span).await
     }
 
     /// Free what a placement has; false if there is no such placement (any more).
@@ -95,7 +112,8 @@ impl Claims {
     /// # Errors
     /// [`ClaimError::Store`].
     pub async fn release(&self, id: PlacementId) -> Result<bool, ClaimError> {
-        self.ask(|answer| Job::Release { id, answer }).await
+        let span = trace_span!(target: TARGET, "release", placement = %id);
+        self.ask(|answer| Job::Release { id, answer }).instrument(span).await
     }
 
     /// Close a host to placements, or open it again. What is placed on it stays; once this is

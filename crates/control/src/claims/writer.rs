@@ -3,14 +3,18 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
+use tracing::field::Empty;
+use tracing::{Instrument, trace_span};
 
 use super::view::View;
 use super::{Ask, ClaimError, Placed};
 use crate::keys::{self, HostName, Key, OrgName, PlacementId, RegionName};
+use crate::metrics::Metrics;
 use crate::placement::{Closed, HostClaims, Index, Placement, Usage};
+use crate::spans::TARGET;
 use crate::store::{Batch, Outcome, Revision, Scope, Store, StoreError, Transaction, Watch};
 
 /// Most requests in one transaction: a host, a placement and a usage for each is within what a
@@ -60,6 +64,7 @@ pub(super) struct Writer {
     region: RegionName,
     view: View,
     changes: mpsc::Receiver<Result<Batch, StoreError>>,
+    metrics: Arc<Metrics>,
 }
 
 /// What a batch does to the view, and how to undo it.
@@ -92,9 +97,10 @@ impl Writer {
     pub(super) async fn open(
         store: Arc<dyn Store>,
         region: RegionName,
+        metrics: Arc<Metrics>,
     ) -> Result<Self, StoreError> {
         let (view, changes) = Self::load(&*store, &region).await?;
-        Ok(Self { store, region, view, changes })
+        Ok(Self { store, region, view, changes, metrics })
     }
 
     async fn load(
@@ -169,7 +175,10 @@ impl Writer {
         let mut at_once = jobs.len();
         while !jobs.is_empty() {
             let these = at_once.min(jobs.len());
-            match self.write(jobs.make_contiguous().split_at(these).0).await {
+            let region = self.region.clone();
+            let span = trace_span!(target: TARGET, "claims", %region, requests = these);
+            let write = self.write(jobs.make_contiguous().split_at(these).0);
+            match write.instrument(span).await {
                 Ok(results) => {
                     for (job, result) in jobs.drain(..these).zip(results) {
                         answer(job, result);
@@ -189,6 +198,7 @@ impl Writer {
     async fn write(&mut self, jobs: &[Job]) -> Result<Vec<Reached>, StoreError> {
         // Another server may have placed a moment ago what is to be released here: that it is not
         // known yet must not be taken for "there is none", or it would stay claimed for ever.
+        let began = Instant::now();
         let unknown = jobs.iter().filter_map(|job| match job {
             Job::Release { id, .. } if !self.view.placements.contains_key(id) => Some(id),
             _ => None,
@@ -213,6 +223,9 @@ impl Writer {
             let stale = match stale {
                 Ok(Outcome::Committed(revision)) => {
                     self.wrote(touched, revision);
+                    let labels = format!("region=\"{}\"", self.region);
+                    let about = "Time until a transaction of claims was planned and written.";
+                    self.metrics.took("lanekeeper_claims_seconds", labels, about, began.elapsed());
                     return Ok(results);
                 }
                 Ok(Outcome::Conflict { keys, .. }) => {
@@ -267,7 +280,14 @@ impl Writer {
         if let Some(quota) = self.view.quotas.get(organization) {
             quota.allows(used, asked)?;
         }
-        let placement = self.view.index.place(&ask.request)?;
+        let began = Instant::now();
+        let span = trace_span!(target: TARGET, "placement", placement = %id, found = Empty);
+        let placement = span.in_scope(|| self.view.index.place(&ask.request));
+        span.record("found", placement.is_ok());
+        let labels = format!("region=\"{}\"", self.region);
+        let about = "Time until a place was found, or that there is none.";
+        self.metrics.took("lanekeeper_placement_seconds", labels, about, began.elapsed());
+        let placement = placement?;
         self.remember(&placement, plan);
         self.view.index.add(id, &placement);
         self.set_usage(organization, used.plus(asked), plan);

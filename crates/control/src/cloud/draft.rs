@@ -6,8 +6,11 @@ use serde::Serialize;
 
 use super::{CloudError, Stored};
 use crate::keys::{self, Key, OrgName};
-use crate::resource::{Global, Resource, Tenant};
+use crate::resource::{Global, Resource, Tenant, Time};
 use crate::store::{Expect, StoreError, Transaction};
+
+/// How long the same request with the same idempotency key is answered the same, in seconds.
+const ANSWERED_FOR: u64 = 24 * 3600;
 
 /// A change that is not made yet.
 #[derive(Debug, Default)]
@@ -34,7 +37,7 @@ pub(crate) struct Answered {
     pub(crate) fingerprint: String,
     pub(crate) status: u16,
     pub(crate) body: serde_json::Value,
-    pub(crate) at: crate::resource::Time,
+    pub(crate) at: Time,
 }
 
 pub(super) fn json(key: &Key, value: &impl Serialize) -> Result<Vec<u8>, CloudError> {
@@ -177,7 +180,10 @@ impl Draft {
         let body = serde_json::to_value(body)
             .map_err(|error| StoreError::Foreign(format!("{key}: {error}")))?;
         let fingerprint = once.fingerprint.clone();
-        let at = crate::resource::Time::now();
+        let at = Time::now();
+        let end = u64::try_from(at.second()).unwrap_or_default() + ANSWERED_FOR;
+        let end = keys::end_of_once(end, &once.organization, &once.key);
+        self.raw(|transaction| transaction.put(end, Vec::new()));
         self.make(key, &Answered { fingerprint, status, body, at })
     }
 }

@@ -1,6 +1,6 @@
 //! Hosts, their NICs and VFs as an operator sees them, and taking a host out of use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use lanekeeper_model::VfIndex;
 
@@ -38,7 +38,7 @@ impl Cloud {
             name: name.clone(),
             inventory: Stored::read(entry)?.value,
             claims: claims.map(|stored| stored.value).unwrap_or_default(),
-            alive: get(keys::alive_one(region, name)).await?.is_some(),
+            alive: self.is_alive(region, name).await?,
         })
     }
 
@@ -154,16 +154,16 @@ impl Cloud {
         region: &RegionName,
         name: &HostName,
     ) -> Result<bool, CloudError> {
-        Ok(self.store.get(&keys::host(region, name)).await?.is_some())
+        Ok(self.store.has(&keys::host(region, name)).await?)
     }
 
-    /// The hosts of a region whose agents are heard of.
-    pub(crate) async fn alive(
+    /// Whether a host's agent is heard of.
+    pub(crate) async fn is_alive(
         &self,
         region: &RegionName,
-    ) -> Result<BTreeSet<HostName>, CloudError> {
-        let (_, entries) = self.store.all(keys::alive(region)).await?;
-        entries.into_iter().map(|entry| Ok(HostName::new(entry.key.last())?)).collect()
+        name: &HostName,
+    ) -> Result<bool, CloudError> {
+        Ok(self.store.has(&keys::alive_one(region, name)).await?)
     }
 }
 

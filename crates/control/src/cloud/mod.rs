@@ -27,6 +27,7 @@ use tokio::sync::Mutex;
 
 use crate::claims::Claims;
 use crate::keys::{self, RegionName};
+use crate::metrics::Metrics;
 use crate::store::{Expect, Outcome, Revision, Store, StoreError, Transaction};
 
 pub use agents::{LEASE, Settled};
@@ -62,12 +63,18 @@ pub struct Cloud {
     store: Arc<dyn Store>,
     ids: Mutex<Range<u64>>,
     claims: Mutex<HashMap<RegionName, Claims>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Cloud {
     /// On a store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, ids: Mutex::new(0..0), claims: Mutex::default() }
+        Self::counting(store, Arc::default())
+    }
+
+    /// On a store, with what is done counted.
+    pub fn counting(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+        Self { store, ids: Mutex::new(0..0), claims: Mutex::default(), metrics }
     }
 
     /// The store.
@@ -84,7 +91,9 @@ impl Cloud {
         if let Some(claims) = open.get(region) {
             return Ok(claims.clone());
         }
-        let claims = Claims::open(Arc::clone(&self.store), region.clone()).await?;
+        let claims =
+            Claims::counting(Arc::clone(&self.store), region.clone(), Arc::clone(&self.metrics))
+                .await?;
         open.insert(region.clone(), claims.clone());
         Ok(claims)
     }

@@ -1,5 +1,8 @@
 //! A VM as its host is told of it.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use lanekeeper_model::{Mbps, Mtu, Pcp, VlanId, VlanTag};
 
 use crate::cloud::{Cloud, CloudError};
@@ -19,11 +22,18 @@ pub(super) async fn compose(
     fenced: bool,
 ) -> Result<DesiredVm, CloudError> {
     let mut ports = Vec::new();
+    // Each is read once, however many ports are on it.
+    let mut networks = BTreeMap::new();
     for (port, vf) in cloud.ports_of(vm).await?.iter().zip(&located.place.vfs) {
-        let network = cloud.get::<Network>(&vm.organization, port.value.network).await?;
-        let subnets = cloud.subnets_of(&network.value).await?;
+        let id = port.value.network;
+        if let Entry::Vacant(unread) = networks.entry(id) {
+            let network = cloud.get::<Network>(&vm.organization, id).await?.value;
+            let subnets = cloud.subnets_of(&network).await?;
+            unread.insert((network, subnets));
+        }
+        let (network, subnets) = &networks[&id];
         let subnets: Vec<&Subnet> = subnets.iter().map(|subnet| &subnet.value).collect();
-        ports.push(compose_port(&port.value, &network.value, &subnets, vf.rate)?);
+        ports.push(compose_port(&port.value, network, &subnets, vf.rate)?);
     }
     Ok(DesiredVm {
         vm: vm.id,

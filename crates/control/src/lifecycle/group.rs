@@ -54,7 +54,7 @@ pub(super) async fn see_to(
     if unfence(work, &group).await? {
         return Ok(vec![Item::Group(id)]);
     }
-    let alive: BTreeSet<HostName> = work.cloud.alive(&work.region).await?;
+    let alive = alive_of(work, &group.value, &vms).await?;
     let lost: Vec<&Stored<Vm>> = vms.iter().filter(|vm| is_lost(&vm.value, &alive)).collect();
     if let Some(moved) = replace_one(work, &group, &lost, &alive).await? {
         return Ok(vec![Item::Vm(moved), Item::Group(id)]);
@@ -65,6 +65,39 @@ pub(super) async fn see_to(
     }
     let unmarked = lost.iter().filter(|vm| vm.value.status != VmStatus::Error);
     Ok(unmarked.map(|vm| Item::Vm(vm.value.id)).collect())
+}
+
+/// Those of a group's hosts that are heard of: few, whatever the region has.
+async fn alive_of(
+    work: &Work,
+    group: &Group,
+    vms: &[Stored<Vm>],
+) -> Result<BTreeSet<HostName>, CloudError> {
+    let running = vms.iter().filter_map(|vm| vm.value.located.as_ref());
+    let hosts = running.chain(group.held.iter().map(|kept| &kept.located));
+    let hosts: BTreeSet<&HostName> = hosts.map(|located| &located.host).collect();
+    let mut alive = BTreeSet::new();
+    for host in hosts {
+        if work.cloud.is_alive(&work.region, host).await? {
+            alive.insert(host.clone());
+        }
+    }
+    Ok(alive)
+}
+
+/// Whether there is nothing to be done for a group as long as nothing changes. Of its VMs those are
+/// given that are there.
+pub(super) fn is_quiet<'v>(
+    group: &Group,
+    vm: impl Fn(u64) -> Option<&'v Vm>,
+    alive: &BTreeSet<HostName>,
+) -> bool {
+    let is_placed = |vm: &Vm| vm.located.is_some() || vm.status != VmStatus::Creating;
+    let vm_is_quiet = |id: &u64| vm(*id).is_none_or(|vm| is_placed(vm) && !is_lost(vm, alive));
+    group.complete
+        && !group.deleting
+        && group.held.iter().all(|kept| kept.fenced.is_none())
+        && group.vms.iter().all(vm_is_quiet)
 }
 
 /// Whether a VM should run and its host is not heard of.

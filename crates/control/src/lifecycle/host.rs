@@ -8,7 +8,7 @@ use crate::placement::{Closed, HostClaims};
 
 pub(super) async fn see_to(work: &Work, name: &HostName) -> Result<Vec<Item>, CloudError> {
     let (region, store) = (&work.region, work.cloud.store());
-    let alive = store.get(&keys::alive_one(region, name)).await?.is_some();
+    let alive = work.cloud.is_alive(region, name).await?;
     let claims = store.get(&keys::claims_of(region, name)).await?;
     let claims = claims.map(Stored::<HostClaims>::read).transpose()?;
     let claims = claims.map(|stored| stored.value).unwrap_or_default();
@@ -29,7 +29,7 @@ pub(super) async fn see_to(work: &Work, name: &HostName) -> Result<Vec<Item>, Cl
 }
 
 /// What a placement is of.
-fn item_of(id: &PlacementId) -> Option<Item> {
+pub(super) fn item_of(id: &PlacementId) -> Option<Item> {
     let (kind, number) = id.as_str().split_once('-')?;
     let number = number.parse().ok()?;
     match kind {

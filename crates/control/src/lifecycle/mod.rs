@@ -3,28 +3,36 @@
 //! One server a region does this at a time (a lease says which). It holds no state that matters: every
 //! step reads what is in the store, decides by a pure function ([`step`]) and writes one transaction,
 //! which the store refuses once another server leads. So it may end at any moment, and the next one
-//! goes on from what is there. What wakes it is a watch of the store; and now and then it looks at all,
-//! in case something was missed.
+//! goes on from what is there. What wakes it is a watch of the store; and now and then it looks at all
+//! ([`survey`]), in case something was missed.
 
 mod desired;
 mod group;
 mod host;
 mod orphan;
+mod queue;
+#[cfg(test)]
+mod reads;
 mod step;
+mod survey;
 mod sweep;
 mod vm;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tracing::{Instrument, Span, trace_span};
 
+use self::queue::Queue;
 use crate::cloud::{Cloud, CloudError, Draft};
 use crate::keys::{self, DutyName, HostName, Key, OrgName, RegionName, ServerName};
 use crate::metrics::Metrics;
 use crate::resource::{Group, Region, Resource, Vm};
+use crate::spans::TARGET;
 use crate::store::{Election, Leadership, Scope, StoreError};
 
 /// A leader that is gone is followed after this long.
@@ -136,37 +144,40 @@ struct Owners {
 
 /// See to everything until the store cannot be followed.
 async fn lead(work: Work) -> Result<(), StoreError> {
-    let mut owners = Owners::default();
+    let mut known = survey::Known::default();
     let store = Arc::clone(work.cloud.store());
     // The watch begins before the first look, so that nothing is missed between them.
     let newest = store.range(crate::store::Range::of(keys::counter("ids"))).await?.revision;
     let mut watch = store.watch(Scope::Under(keys::everything()), newest).await?;
     let (wake, mut woken) = mpsc::unbounded_channel::<Item>();
     // What was changed goes before what is only looked at now and then.
-    let mut ready: BTreeSet<Item> = BTreeSet::new();
-    let mut routine: BTreeSet<Item> = BTreeSet::new();
+    let (mut ready, mut routine) = (Queue::default(), Queue::default());
     let mut busy: HashSet<Item> = HashSet::new();
     let mut tasks: JoinSet<(Item, Result<Vec<Item>, CloudError>)> = JoinSet::new();
     let mut look = tokio::time::interval(LOOK_AT_ALL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut surveys: JoinSet<Result<survey::Survey, StoreError>> = JoinSet::new();
+    // Before the first survey nobody knows whose a VM is that its host reports.
+    let mut is_surveyed = false;
     loop {
-        while tasks.len() < AT_ONCE
-            && let Some(item) =
-                ready.iter().chain(&routine).find(|item| !busy.contains(*item)).cloned()
+        while is_surveyed
+            && tasks.len() < AT_ONCE
+            && let Some(item) = ready.take(&busy).or_else(|| routine.take(&busy))
         {
-            ready.remove(&item);
-            routine.remove(&item);
             busy.insert(item.clone());
             let (work, wake) = (work.clone(), wake.clone());
-            let owner = owners.of(&item);
-            tasks.spawn(async move {
+            let owner = known.of(&item);
+            let span = span_of(&item, owner.as_ref(), &work.region);
+            let seen = async move {
                 let done = see_to(&work, &item, owner, &wake).await;
                 (item, done)
-            });
+            };
+            tasks.spawn(seen.instrument(span));
         }
         tokio::select! {
             batch = watch.next() => {
                 for change in batch?.changes {
-                    ready.extend(owners.concerned(change.key(), &work.region));
+                    ready.extend(known.concerned(change.key(), &work.region));
                 }
             }
             Some(done) = tasks.join_next() => {
@@ -175,15 +186,26 @@ async fn lead(work: Work) -> Result<(), StoreError> {
                 match done {
                     Ok(next) => ready.extend(next),
                     // What was changed meanwhile is looked at again at once; all else a little later.
-                    Err(CloudError::Stale) => { ready.insert(item); }
+                    Err(CloudError::Stale) => ready.push(item),
                     Err(error) => {
                         tracing::warn!(%error, ?item, region = %work.region, "it is tried again");
                         later(&wake, item, AGAIN);
                     }
                 }
             }
-            Some(item) = woken.recv() => { ready.insert(item); }
-            _ = look.tick() => routine.extend(everything(&work, &mut owners).await?),
+            Some(item) = woken.recv() => ready.push(item),
+            _ = look.tick(), if surveys.is_empty() => {
+                known.begin();
+                let work = work.clone();
+                surveys.spawn(async move { survey::look_at_all(&work).await });
+            }
+            Some(done) = surveys.join_next() => {
+                let Ok(done) = done else { continue };
+                let survey::Survey { items, owners } = done?;
+                known.found(owners);
+                routine.extend(items);
+                is_surveyed = true;
+            }
         }
     }
 }
@@ -196,6 +218,15 @@ fn later(wake: &mpsc::UnboundedSender<Item>, item: Item, after: Duration) {
         // Nobody leads here any more, then.
         let _ = wake.send(item);
     });
+}
+
+fn span_of(item: &Item, owner: Option<&OrgName>, region: &RegionName) -> Span {
+    let organization = owner.map(OrgName::as_str);
+    match item {
+        Item::Host(host) => trace_span!(target: TARGET, "see to host", %host, %region),
+        Item::Group(id) => trace_span!(target: TARGET, "see to group", id, organization, %region),
+        Item::Vm(id) => trace_span!(target: TARGET, "see to vm", id, organization, %region),
+    }
 }
 
 async fn see_to(
@@ -211,24 +242,6 @@ async fn see_to(
         // Nobody's: it is gone.
         (_, None) => orphan::give_back(work, item).await.map(|()| Vec::new()),
     }
-}
-
-/// All there is in the region.
-async fn everything(work: &Work, owners: &mut Owners) -> Result<Vec<Item>, StoreError> {
-    let mut items = Vec::new();
-    let store = work.cloud.store();
-    // Whoever is gone is forgotten.
-    let mut known = Owners::default();
-    for kind in [Vm::KIND, Group::KIND] {
-        for entry in store.all(keys::tenants(kind)).await?.1 {
-            items.extend(known.concerned(&entry.key, &work.region));
-        }
-    }
-    for entry in store.all(keys::hosts(&work.region)).await?.1 {
-        items.extend(known.concerned(&entry.key, &work.region));
-    }
-    *owners = known;
-    Ok(items)
 }
 
 impl Owners {

@@ -1,7 +1,16 @@
 //! What is to be done next for a VM: a pure function of what is known of it.
 
-use crate::protocol::{DesiredVm, Power, VmReport, VmState};
+use serde::Deserialize;
+
+use crate::protocol::{Power, VmReport, VmState};
 use crate::resource::{Fault, FaultKind, Vm, VmStatus, Want};
+
+/// Of what a host was told of a VM, as much as the next step depends on.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Told {
+    pub(super) generation: u64,
+    pub(super) power: Power,
+}
 
 /// What is known of a VM.
 #[derive(Clone, Debug)]
@@ -13,7 +22,7 @@ pub(super) struct View {
     /// Whether its host is known at all.
     pub(super) host_known: bool,
     /// What its host was told of it.
-    pub(super) told: Option<DesiredVm>,
+    pub(super) told: Option<Told>,
     /// What its host says of it.
     pub(super) report: Option<VmReport>,
 }
@@ -74,7 +83,7 @@ pub(super) fn next(view: &View) -> Step {
         Want::Stopped => Power::Off,
         Want::Deleted => Power::Gone,
     };
-    let told = |told: &DesiredVm| told.generation == vm.generation && told.power == power;
+    let told = |told: &Told| told.generation == vm.generation && told.power == power;
     if !view.told.as_ref().is_some_and(told) {
         return Step::Tell(power);
     }
@@ -186,19 +195,7 @@ mod tests {
     }
 
     fn view(vm: Vm, power: Option<Power>, state: Option<VmState>) -> View {
-        let told = power.map(|power| DesiredVm {
-            vm: vm.id,
-            name: vm.name.clone(),
-            generation: vm.generation,
-            power,
-            resets: 0,
-            place: vm.located.clone().expect("located").place,
-            image: vm.image.source.clone(),
-            ports: Vec::new(),
-            public_key: None,
-            user_data: None,
-            fenced: false,
-        });
+        let told = power.map(|power| Told { generation: vm.generation, power });
         let report = state.map(|state| VmReport {
             vm: vm.id,
             generation: vm.generation,

@@ -5,19 +5,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cloud::{Answered, Cloud};
-use crate::keys::{self, DutyName, Prefix, ServerName};
+use crate::cloud::Cloud;
+use crate::keys::{self, DutyName, Key, ServerName};
 use crate::resource::{AuditRecord, Event, Resource, Time};
-use crate::store::{Election, Expect, Range, Revision, StoreError, Transaction};
+use crate::store::{Election, Expect, Range, Revision, Store, StoreError, Transaction};
 
 /// How often old revisions are let go.
 const EVERY: Duration = Duration::from_secs(60);
-/// How often it is looked for what was kept long enough: all of it is read for that.
+/// How often it is looked for what was kept long enough.
 const LOOK: Duration = Duration::from_secs(3600);
 /// How long a watch may be behind.
 const REVISIONS: Duration = Duration::from_secs(600);
-/// How long the same request with the same idempotency key is answered the same, in seconds.
-const ANSWERS: i64 = 24 * 3600;
 /// How long events and audit records are kept, in seconds.
 const RECORDS: i64 = 90 * 24 * 3600;
 
@@ -40,7 +38,7 @@ async fn lead(cloud: &Cloud) {
     let mut looked: Option<Instant> = None;
     loop {
         if looked.is_none_or(|at| at.elapsed() >= LOOK) {
-            match forget_old(cloud).await {
+            match forget_old(cloud, Time::now().second()).await {
                 Ok(()) => looked = Some(Instant::now()),
                 Err(error) => tracing::warn!(%error, "old records were not deleted"),
             }
@@ -52,22 +50,75 @@ async fn lead(cloud: &Cloud) {
     }
 }
 
-/// Delete answers, events and audit records that were kept long enough.
-async fn forget_old(cloud: &Cloud) -> Result<(), StoreError> {
-    let now = Time::now().second();
-    delete_if(cloud, &keys::answers(), |value| {
-        serde_json::from_slice::<Answered>(value).is_ok_and(|a| a.at.second() + ANSWERS < now)
-    })
-    .await?;
+/// Delete answers, events and audit records that were kept long enough. What was not is not read.
+async fn forget_old(cloud: &Cloud, now: i64) -> Result<(), StoreError> {
+    let store = &**cloud.store();
+    forget_answers(store, now).await?;
     let is_old = |at: Time| at.second() + RECORDS < now;
-    delete_if(cloud, &keys::tenants(Event::KIND), |value| {
+    forget_records(store, Event::KIND, |value| {
         serde_json::from_slice::<Event>(value).is_ok_and(|event| is_old(event.at))
     })
     .await?;
-    delete_if(cloud, &keys::tenants(AuditRecord::KIND), |value| {
+    forget_records(store, AuditRecord::KIND, |value| {
         serde_json::from_slice::<AuditRecord>(value).is_ok_and(|record| is_old(record.at))
     })
     .await
+}
+
+/// Delete the answers whose time has come: their ends are in the order of time.
+async fn forget_answers(store: &dyn Store, now: i64) -> Result<(), StoreError> {
+    let now = u64::try_from(now).unwrap_or_default();
+    // An answer and its end are two keys.
+    let mut range = Range { limit: Transaction::MOST_KEYS / 2, ..Range::of(keys::ends()) };
+    loop {
+        let page = store.keys(range.clone()).await?;
+        let ending = |key: &Key| keys::ending(key).filter(|(second, _)| *second <= now);
+        let over: Vec<(Key, Key)> =
+            page.keys.iter().map_while(|end| Some((end.clone(), ending(end)?.1))).collect();
+        let is_all = over.len() < page.keys.len() || !page.more;
+        range.after = page.keys.last().cloned();
+        if !over.is_empty() {
+            let transaction = over
+                .into_iter()
+                .fold(Transaction::new(), |all, (end, answer)| all.delete(end).delete(answer));
+            store.commit(transaction).await?;
+        }
+        if is_all {
+            return Ok(());
+        }
+    }
+}
+
+/// Delete an organization's oldest records, then the next one's: ids grow with time, so that where a
+/// page has none that is over, none after it is. (A server may use an id some time after it reserved
+/// it: then what is younger waits for the next time.)
+async fn forget_records(
+    store: &dyn Store,
+    kind: &'static str,
+    is_over: impl Fn(&[u8]) -> bool,
+) -> Result<(), StoreError> {
+    let mut range = Range { limit: Transaction::MOST_KEYS, ..Range::of(keys::tenants(kind)) };
+    loop {
+        let page = store.range(range.clone()).await?;
+        let Some(last) = page.entries.last() else { return Ok(()) };
+        range.after = Some(last.key.clone());
+        let over = page.entries.iter().filter(|entry| is_over(&entry.value));
+        let transaction = over.fold(Transaction::new(), |transaction, entry| {
+            let (key, at) = (entry.key.clone(), Expect::At(entry.modified));
+            transaction.expect(key.clone(), at).delete(key)
+        });
+        if transaction.writes().is_empty() {
+            // On to the next organization.
+            range.after = keys::resource(&last.key)
+                .and_then(|(_, owner, _)| Some(keys::last_of_tenant(kind, &owner?)));
+        } else {
+            // Who was overtaken looks again the next time.
+            store.commit(transaction).await?;
+        }
+        if !page.more {
+            return Ok(());
+        }
+    }
 }
 
 /// Let go of revisions that no watch can be behind by.
@@ -87,56 +138,92 @@ async fn compact(
     Ok(())
 }
 
-async fn delete_if(
-    cloud: &Cloud,
-    below: &Prefix,
-    is_over: impl Fn(&[u8]) -> bool,
-) -> Result<(), StoreError> {
-    let store = cloud.store();
-    // Page by page, each as it is then: there may be millions.
-    let mut range = Range::of(below.clone());
-    loop {
-        let page = store.range(range.clone()).await?;
-        let over: Vec<_> = page.entries.iter().filter(|entry| is_over(&entry.value)).collect();
-        for entries in over.chunks(Transaction::MOST_KEYS) {
-            let mut transaction = Transaction::new();
-            for entry in entries {
-                let (key, at) = (entry.key.clone(), Expect::At(entry.modified));
-                transaction = transaction.expect(key.clone(), at).delete(key);
-            }
-            // Who was overtaken looks again the next time.
-            store.commit(transaction).await?;
-        }
-        range.after = page.entries.last().map(|entry| entry.key.clone());
-        if !page.more {
-            return Ok(());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::reads::Counting;
     use super::*;
-    use crate::keys::OrgName;
-    use crate::store::{Embedded, Store};
+    use crate::cloud::{Draft, Once};
+    use crate::keys::{OrgName, Prefix};
+    use crate::resource::Severity;
+
+    const DAY: i64 = 24 * 3600;
+
+    fn organization(name: &str) -> OrgName {
+        OrgName::new(name).expect("a name")
+    }
+
+    fn event(owner: &str, id: u64, at: i64) -> Event {
+        Event {
+            id,
+            organization: organization(owner),
+            kind: "vms".to_owned(),
+            resource: 1,
+            reason: "test".to_owned(),
+            message: String::new(),
+            severity: Severity::Info,
+            at: Time::from_second(at),
+        }
+    }
+
+    async fn write(cloud: &Cloud, events: Vec<Event>) {
+        for some in events.chunks(Transaction::MOST_KEYS) {
+            let mut draft = Draft::new();
+            for event in some {
+                draft.create(event).expect("drafted");
+            }
+            cloud.commit(draft).await.expect("written");
+        }
+    }
+
+    async fn left(store: &Counting, below: Prefix) -> usize {
+        let store: &dyn Store = store;
+        store.every_key(below).await.expect("read").len()
+    }
 
     #[tokio::test]
-    async fn what_is_over_goes_from_every_page_and_nothing_else() {
+    async fn records_go_after_their_time_and_those_that_stay_are_hardly_read() {
         let folder = tempfile::tempdir().expect("a folder");
-        let store: Arc<dyn Store> = Arc::new(Embedded::open(folder.path()).expect("a store"));
-        let acme = OrgName::new("acme").expect("a name");
-        let all: Vec<usize> = (0..2 * Range::PAGE + 7).collect();
-        for some in all.chunks(Transaction::MOST_KEYS) {
-            let transaction = some.iter().fold(Transaction::new(), |transaction, number| {
-                let value = if number % 10 == 0 { "kept" } else { "over" };
-                transaction.put(keys::once(&acme, &number.to_string()), value)
-            });
-            store.commit(transaction).await.expect("written");
+        let store = Counting::open(folder.path());
+        let cloud = Cloud::new(Arc::clone(&store) as Arc<dyn Store>);
+        let now = 1000 * DAY;
+        for owner in ["acme", "globex", "initech"] {
+            // Three hundred are over, of which one was written under a late id; two thousand are not.
+            let at = |id| if id < 300 || id == 305 { now - 91 * DAY } else { now - DAY };
+            write(&cloud, (0..2300).map(|id| event(owner, id, at(id))).collect()).await;
         }
-        let cloud = Cloud::new(Arc::clone(&store));
-        delete_if(&cloud, &keys::answers(), |value| value == b"over").await.expect("swept");
-        let (_, left) = store.all(keys::answers()).await.expect("read");
-        assert_eq!(left.len(), all.len().div_ceil(10));
-        assert!(left.iter().all(|entry| entry.value == b"kept"));
+        store.since();
+        forget_old(&cloud, now).await.expect("swept");
+        let (reads, values) = store.since();
+        assert_eq!(left(&store, keys::tenants(Event::KIND)).await, 3 * 1999);
+        assert!(reads <= 3 * 4 + 3 && values <= 3 * (300 + 2 * 128), "{reads} {values}");
+        store.since();
+        forget_old(&cloud, now).await.expect("swept");
+        let (reads, values) = store.since();
+        assert!(reads <= 3 + 3 && values <= 3 * 128, "{reads} {values}");
+    }
+
+    #[tokio::test]
+    async fn answers_go_after_a_day_and_those_that_stay_are_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Counting::open(folder.path());
+        let cloud = Cloud::new(Arc::clone(&store) as Arc<dyn Store>);
+        for n in 0..300 {
+            let (organization, key) = (organization("acme"), format!("key-{n}"));
+            let once = Once { organization, key, fingerprint: String::new() };
+            let mut draft = Draft::new();
+            draft.answer_once(Some(&once), 201, &n).expect("drafted");
+            cloud.commit(draft).await.expect("written");
+        }
+        let both = async || {
+            let answers = Prefix::below(&Key::parse("/v1/once").expect("a key"));
+            (left(&store, answers).await, left(&store, keys::ends()).await)
+        };
+        let now = Time::now().second();
+        store.since();
+        forget_old(&cloud, now).await.expect("swept");
+        assert_eq!(store.since(), (3, 0), "one look at each kind");
+        assert_eq!(both().await, (300, 300));
+        forget_old(&cloud, now + 2 * DAY).await.expect("swept");
+        assert_eq!(both().await, (0, 0));
     }
 }

@@ -10,7 +10,9 @@ use crate::protocol::Power;
 use crate::resource::{
     Fault, FaultKind, Group, Located, Port, Region, Severity, Time, UsageRecord, Vm, VmStatus, Want,
 };
+use crate::spans::TARGET;
 use lanekeeper_topology::Strictness;
+use tracing::{Instrument, trace_span};
 
 pub(super) async fn see_to(work: &Work, owner: &OrgName, id: u64) -> Result<Vec<Item>, CloudError> {
     loop {
@@ -25,16 +27,36 @@ pub(super) async fn see_to(work: &Work, owner: &OrgName, id: u64) -> Result<Vec<
         };
         let group = vm.value.group.map(|member| Item::Group(member.group));
         let view = look(work, &vm.value).await?;
-        match next(&view) {
-            Step::Wait => return Ok(group.into_iter().collect()),
-            Step::Place => place(work, &vm).await?,
-            Step::Tell(power) => tell(work, &vm, power).await?,
-            Step::Become(becoming) => become_other(work, &vm, becoming).await?,
-            Step::Finish => {
-                finish(work, &vm).await?;
-                return Ok(group.into_iter().collect());
-            }
+        let step = next(&view);
+        let span = trace_span!(target: TARGET, "step", what = word(&step), vm = id);
+        let is_last = matches!(step, Step::Wait | Step::Finish);
+        take(work, &vm, step).instrument(span).await?;
+        if is_last {
+            return Ok(group.into_iter().collect());
         }
+    }
+}
+
+async fn take(work: &Work, vm: &Stored<Vm>, step: Step) -> Result<(), CloudError> {
+    match step {
+        Step::Wait => Ok(()),
+        Step::Place => place(work, vm).await,
+        Step::Tell(power) => tell(work, vm, power).await,
+        Step::Become(becoming) => become_other(work, vm, becoming).await,
+        Step::Finish => finish(work, vm).await,
+    }
+}
+
+/// A step in a word.
+fn word(step: &Step) -> &'static str {
+    match step {
+        Step::Wait => "wait",
+        Step::Place => "place",
+        Step::Tell(Power::On) => "tell on",
+        Step::Tell(Power::Off) => "tell off",
+        Step::Tell(Power::Gone) => "tell gone",
+        Step::Become(becoming) => crate::cloud::status_word(becoming.status),
+        Step::Finish => "finish",
     }
 }
 
@@ -50,11 +72,16 @@ async fn look(work: &Work, vm: &Vm) -> Result<View, CloudError> {
     let mut view =
         View { vm: vm.clone(), host_alive: true, host_known: true, told: None, report: None };
     if let Some(Located { host, .. }) = &vm.located {
-        let (region, store) = (&work.region, work.cloud.store());
-        view.host_alive = store.get(&keys::alive_one(region, host)).await?.is_some();
-        view.host_known = work.cloud.knows_host(region, host).await?;
-        view.told = read(work, &keys::desired_vm(region, host, vm.id)).await?;
-        view.report = read(work, &keys::report(region, host, vm.id)).await?;
+        let region = &work.region;
+        let (told, report) =
+            (keys::desired_vm(region, host, vm.id), keys::report(region, host, vm.id));
+        // At once: with etcd each is a way to another machine.
+        (view.host_alive, view.host_known, view.told, view.report) = tokio::try_join!(
+            work.cloud.is_alive(region, host),
+            work.cloud.knows_host(region, host),
+            read(work, &told),
+            read(work, &report),
+        )?;
     }
     Ok(view)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 use super::free::{Free, Need};
-use super::{HostClaims, Inventory, Placement};
+use super::{Closed, HostClaims, Inventory, Placement};
 use crate::keys::{FabricName, GpuModel, HostName, LeafName, PlacementId, PodName};
 
 /// A host's place in [`Index::hosts`].
@@ -228,6 +228,12 @@ impl Index {
         (record.inventory, record.group, record.pod) = (inventory, group, pod);
         self.count_rails(host, true);
         self.put_in(host);
+    }
+
+    /// The hosts that are closed to placements.
+    pub fn closed(&self) -> impl Iterator<Item = (&HostName, Closed)> {
+        let closed = |host: HostRef| self.hosts[host as usize].claims.closed;
+        self.numbers.iter().filter_map(move |(name, host)| Some((name, closed(*host)?)))
     }
 
     /// What is claimed of a host.

@@ -14,16 +14,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KeyValue, KvClient, LeaseClient,
-    PutOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KeyValue, KvClient,
+    LeaseClient, PutOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
 };
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
 use self::watch::Watcher;
 use super::{
-    Entry, Expect, Lease, LeaseId, Outcome, Page, Range, Revision, Scope, Store, StoreError,
-    Transaction, Watch, Write,
+    Entry, Expect, KeyPage, Lease, LeaseId, Outcome, Page, Range, Revision, Scope, Store,
+    StoreError, Transaction, Watch, Write,
 };
 use crate::keys::Key;
 
@@ -233,6 +233,34 @@ impl Cluster {
         })
     }
 
+    /// One page, with values or without, and the revision it is of.
+    async fn read(
+        &self,
+        range: &Range,
+        keys_only: bool,
+    ) -> Result<(GetResponse, Revision), StoreError> {
+        let (first, end) = self.bounds(&range.scope);
+        let after = range.after.as_ref().map(|key| format!("{}\0", self.path(key.as_str())));
+        let first = after.map_or(first.clone(), |after| after.max(first));
+        let mut options = GetOptions::new()
+            .with_limit(i64::try_from(range.limit).unwrap_or(i64::MAX))
+            .with_revision(range.at.map_or(0, |at| at.0.cast_signed()));
+        if let Some(end) = end {
+            options = options.with_range(end);
+        }
+        if keys_only {
+            options = options.with_keys_only();
+        }
+        let answer = self.ask(true, (None, range.at), |member| {
+            let (mut kv, first, options) =
+                (self.members[member].kv.clone(), first.clone(), options.clone());
+            async move { kv.get(first, Some(options)).await }
+        });
+        let answer = answer.await?;
+        let revision = range.at.map_or_else(|| revision_of(answer.header()), Ok)?;
+        Ok((answer, revision))
+    }
+
     /// The newest revision.
     async fn revision(&self) -> Result<Revision, StoreError> {
         let path = self.path("/");
@@ -323,25 +351,17 @@ impl Store for Etcd {
     }
 
     async fn range(&self, range: Range) -> Result<Page, StoreError> {
-        let (first, end) = self.0.bounds(&range.scope);
-        let after = range.after.as_ref().map(|key| format!("{}\0", self.0.path(key.as_str())));
-        let first = after.map_or(first.clone(), |after| after.max(first));
-        let mut options = GetOptions::new()
-            .with_limit(i64::try_from(range.limit).unwrap_or(i64::MAX))
-            .with_revision(range.at.map_or(0, |at| at.0.cast_signed()));
-        if let Some(end) = end {
-            options = options.with_range(end);
-        }
-        let answer = self.0.ask(true, (None, range.at), |member| {
-            let (mut kv, first, options) =
-                (self.0.members[member].kv.clone(), first.clone(), options.clone());
-            async move { kv.get(first, Some(options)).await }
-        });
-        let answer = answer.await?;
+        let (answer, revision) = self.0.read(&range, false).await?;
         let entries: Result<Vec<Entry>, StoreError> =
             answer.kvs().iter().map(|kv| self.0.entry(kv)).collect();
-        let revision = range.at.map_or_else(|| revision_of(answer.header()), Ok)?;
         Ok(Page { revision, entries: entries?, more: answer.more() })
+    }
+
+    async fn keys(&self, range: Range) -> Result<KeyPage, StoreError> {
+        let (answer, revision) = self.0.read(&range, true).await?;
+        let keys: Result<Vec<Key>, StoreError> =
+            answer.kvs().iter().map(|kv| self.0.key(kv.key())).collect();
+        Ok(KeyPage { revision, keys: keys?, more: answer.more() })
     }
 
     async fn watch(&self, scope: Scope, after: Revision) -> Result<Box<dyn Watch>, StoreError> {

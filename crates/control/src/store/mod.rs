@@ -170,6 +170,17 @@ pub struct Page {
     pub more: bool,
 }
 
+/// Keys in their order, without what is under them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyPage {
+    /// The revision that was read.
+    pub revision: Revision,
+    /// The keys.
+    pub keys: Vec<Key>,
+    /// Whether there are more after the last one.
+    pub more: bool,
+}
+
 /// What became of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
@@ -215,6 +226,12 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Compacted`] or [`StoreError::Future`] if that revision is not there.
     async fn range(&self, range: Range) -> Result<Page, StoreError>;
+
+    /// Which keys there are, as [`Self::range`] would read them: no value is read or sent.
+    ///
+    /// # Errors
+    /// As [`Self::range`].
+    async fn keys(&self, range: Range) -> Result<KeyPage, StoreError>;
 
     /// Watch a scope: all changes of revisions after `after`.
     ///
@@ -269,6 +286,33 @@ impl dyn Store {
     pub async fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         let page = self.range(Range { limit: 1, ..Range::of(key.clone()) }).await?;
         Ok(page.entries.into_iter().next())
+    }
+
+    /// Whether there is such a key, at the newest revision.
+    ///
+    /// # Errors
+    /// As [`Store::keys`].
+    pub async fn has(&self, key: &Key) -> Result<bool, StoreError> {
+        let page = self.keys(Range { limit: 1, ..Range::of(key.clone()) }).await?;
+        Ok(!page.keys.is_empty())
+    }
+
+    /// The keys of a scope, page by page and each page as it is then: one that is made or deleted
+    /// meanwhile may be among them or not.
+    ///
+    /// # Errors
+    /// As [`Store::keys`].
+    pub async fn every_key(&self, scope: impl Into<Scope>) -> Result<Vec<Key>, StoreError> {
+        let mut range = Range::of(scope);
+        let mut keys = Vec::new();
+        loop {
+            let page = self.keys(range.clone()).await?;
+            keys.extend(page.keys);
+            range.after = keys.last().cloned();
+            if !page.more {
+                return Ok(keys);
+            }
+        }
     }
 
     /// Everything in a scope and the revision it was read at, whatever is written meanwhile.

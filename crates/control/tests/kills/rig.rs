@@ -27,13 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const AGAIN: Duration = Duration::from_millis(200);
 /// What stays although VMs are gone: what happened, what was used and answered, who leads and lives,
 /// which numbers were ever given, and each host's and organization's account, which is looked at by itself.
-const STAYS: [&str; 9] = [
+const STAYS: [&str; 10] = [
     "/v1/claims/",
     "/v1/usage/",
     "/v1/tenant/events/",
     "/v1/tenant/audit/",
     "/v1/tenant/usage-records/",
     "/v1/once/",
+    "/v1/ends/",
     "/v1/counters/",
     "/v1/leaders/",
     "/v1/alive/",

@@ -41,6 +41,7 @@ cases! {
     a_key_made_anew_is_created_anew
     a_transaction_that_is_too_large_is_refused_before_anything_is_done
     a_folder_is_read_in_order_and_ends_where_it_ends
+    keys_are_told_without_values_as_a_reading_would_find_them
     pages_of_an_old_revision_do_not_see_later_writes
     a_revision_that_is_not_there_yet_is_refused
     a_watch_tells_each_revision_once_and_whole
@@ -188,6 +189,28 @@ async fn a_folder_is_read_in_order_and_ends_where_it_ends(store: Arc<dyn Store>)
     assert_eq!(names, ["a", "a-b", "a.b", "b", "c"]);
     let one = store.range(Range::of(key("order", "a"))).await.expect("an answer");
     assert_eq!((texts(&one.entries), one.more), (vec![("a", "a")], false));
+}
+
+async fn keys_are_told_without_values_as_a_reading_would_find_them(store: Arc<dyn Store>) {
+    let names = |keys: &[lanekeeper_control::keys::Key]| -> Vec<String> {
+        keys.iter().map(|key| key.last().to_owned()).collect()
+    };
+    for name in ["b", "a", "d", "c"] {
+        put(&*store, &key("keys", name), name).await;
+    }
+    put(&*store, &key("keys2", "a"), "neighbour").await;
+    let first = Range { limit: 3, ..Range::of(folder("keys")) };
+    let page = store.keys(first.clone()).await.expect("a page");
+    assert_eq!((names(&page.keys), page.more), (vec!["a".into(), "b".into(), "c".into()], true));
+    commit(&*store, Transaction::new().delete(key("keys", "b"))).await;
+    let next = Range { after: page.keys.last().cloned(), ..first.clone() };
+    let last = store.keys(next).await.expect("a page");
+    assert_eq!((names(&last.keys), last.more), (vec!["d".into()], false));
+    let old = store.keys(Range { at: Some(page.revision), ..first }).await.expect("a page");
+    assert_eq!((old.keys, old.more), (page.keys, true));
+    assert_eq!(names(&store.every_key(folder("keys")).await.expect("read")), ["a", "c", "d"]);
+    assert!(store.has(&key("keys", "a")).await.expect("read"));
+    assert!(!store.has(&key("keys", "b")).await.expect("read"));
 }
 
 async fn pages_of_an_old_revision_do_not_see_later_writes(store: Arc<dyn Store>) {

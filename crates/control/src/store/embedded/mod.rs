@@ -21,7 +21,8 @@ use tokio::sync::oneshot;
 use self::watch::{Subscribers, Watcher};
 use self::writer::{Request, Writer};
 use super::{
-    Lease, LeaseId, Outcome, Page, Range, Revision, Scope, Store, StoreError, Transaction, Watch,
+    KeyPage, Lease, LeaseId, Outcome, Page, Range, Revision, Scope, Store, StoreError, Transaction,
+    Watch,
 };
 
 /// Name of the file in the directory.
@@ -109,6 +110,12 @@ impl Store for Embedded {
         let database = Arc::clone(&self.database);
         // Pages that are not in memory are read from disk, for which no executor should wait.
         let read = tokio::task::spawn_blocking(move || tables::range(&database, &range));
+        read.await.map_err(|error| StoreError::Disk(error.to_string()))?
+    }
+
+    async fn keys(&self, range: Range) -> Result<KeyPage, StoreError> {
+        let database = Arc::clone(&self.database);
+        let read = tokio::task::spawn_blocking(move || tables::keys(&database, &range));
         read.await.map_err(|error| StoreError::Disk(error.to_string()))?
     }
 

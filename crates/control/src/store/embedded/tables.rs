@@ -9,7 +9,9 @@ use redb::{
 };
 
 use crate::keys::{Key, KeyError};
-use crate::store::{Batch, Change, Entry, LeaseId, Page, Range, Revision, Scope, StoreError};
+use crate::store::{
+    Batch, Change, Entry, KeyPage, LeaseId, Page, Range, Revision, Scope, StoreError,
+};
 
 /// The number of this layout, and its place in [`META`].
 const FORMAT: (&str, u64) = ("format", 1);
@@ -124,23 +126,32 @@ fn limits(scope: &Scope, after: Option<&Key>) -> (String, String) {
     (next.map_or(first.clone(), |next| next.max(first)), end)
 }
 
-/// See [`crate::store::Store::range`].
-pub(super) fn range(database: &Database, range: &Range) -> Result<Page, StoreError> {
+/// A reading, and at which revision it is; whether that is the newest.
+fn read_at(
+    database: &Database,
+    at: Option<Revision>,
+) -> Result<(ReadTransaction, u64, bool), StoreError> {
     let transaction = database.begin_read().map_err(disk)?;
     let (newest, oldest) = bounds(&transaction)?;
-    let at = range.at.map_or(newest, Revision::get);
+    let at = at.map_or(newest, Revision::get);
     if at > newest {
         return Err(StoreError::Future { asked: Revision(at) });
     }
     if at < oldest {
         return Err(StoreError::Compacted { asked: Revision(at), oldest: Revision(oldest) });
     }
+    Ok((transaction, at, at == newest))
+}
+
+/// See [`crate::store::Store::range`].
+pub(super) fn range(database: &Database, range: &Range) -> Result<Page, StoreError> {
+    let (transaction, at, is_newest) = read_at(database, range.at)?;
     let (first, end) = limits(&range.scope, range.after.as_ref());
     let mut page = Page { revision: Revision(at), entries: Vec::new(), more: false };
     if first >= end {
         return Ok(page);
     }
-    let mut found = if at == newest {
+    let mut found = if is_newest {
         newest_of(&transaction, &first, &end, range.limit + 1)?
     } else {
         versions_at(&transaction, (&first, &end), at, range.limit + 1)?
@@ -148,6 +159,33 @@ pub(super) fn range(database: &Database, range: &Range) -> Result<Page, StoreErr
     page.more = found.len() > range.limit;
     found.truncate(range.limit);
     page.entries = found;
+    Ok(page)
+}
+
+/// See [`crate::store::Store::keys`].
+pub(super) fn keys(database: &Database, range: &Range) -> Result<KeyPage, StoreError> {
+    let (transaction, at, is_newest) = read_at(database, range.at)?;
+    if !is_newest {
+        // Which keys an old revision had is told by their versions alone.
+        drop(transaction);
+        let Page { revision, entries, more } = self::range(database, range)?;
+        let keys = entries.into_iter().map(|entry| entry.key).collect();
+        return Ok(KeyPage { revision, keys, more });
+    }
+    let mut page = KeyPage { revision: Revision(at), keys: Vec::new(), more: false };
+    let (first, end) = limits(&range.scope, range.after.as_ref());
+    if first >= end {
+        return Ok(page);
+    }
+    let current = transaction.open_table(CURRENT).map_err(disk)?;
+    for row in current.range(first.as_str()..end.as_str()).map_err(disk)? {
+        if page.keys.len() == range.limit {
+            page.more = true;
+            break;
+        }
+        let key = row.map_err(disk)?.0;
+        page.keys.push(Key::parse(key.value()).map_err(|error| foreign(&error))?);
+    }
     Ok(page)
 }
 

@@ -18,6 +18,9 @@ use crate::store::{Lease, LeaseId, Outcome, Revision, StoreError, Transaction};
 /// Most requests in one commit, so that the first of them does not wait for ever.
 const GROUP: usize = 1024;
 
+/// Most leases that one commit ends, so that those who keep theirs alive meanwhile do not come too late.
+const ENDED: usize = 128;
+
 /// The shortest lease: below it, a busy machine would lose leases that somebody keeps alive.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,8 @@ pub(super) struct Writer {
     database: Arc<Database>,
     subscribers: Arc<Subscribers>,
     leases: BTreeMap<u64, Term>,
+    /// No lease ends before this: the least of all when it was last looked, for which all are read.
+    none_before: Option<Instant>,
 }
 
 impl Writer {
@@ -71,7 +76,8 @@ impl Writer {
             let ttl = Duration::from_millis(millis.value());
             leases.insert(id.value(), Term { ttl, ends: Instant::now() + ttl });
         }
-        Ok(Self { database, subscribers, leases })
+        let none_before = leases.values().map(|term: &Term| term.ends).min();
+        Ok(Self { database, subscribers, leases, none_before })
     }
 
     /// Until everybody who could ask has gone, or the disk fails: what a file holds after a failed
@@ -87,7 +93,7 @@ impl Writer {
 
     /// The requests that wait, or none when a lease has ended first.
     fn wait(&self, requests: &Receiver<Request>) -> Option<Vec<Request>> {
-        let first = match self.leases.values().map(|term| term.ends).min() {
+        let first = match self.none_before {
             None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(ends) => requests.recv_timeout(ends.saturating_duration_since(Instant::now())),
         };
@@ -109,8 +115,7 @@ impl Writer {
             let Request::KeepAlive(id, answer) = request else { continue };
             let _ = answer.send(self.keep_alive(id, now));
         }
-        let ended: Vec<u64> =
-            self.leases.iter().filter(|(_, term)| term.ends <= now).map(|(id, _)| *id).collect();
+        let ended = self.ended(now);
         if group.is_empty() && ended.is_empty() {
             return Ok(());
         }
@@ -127,6 +132,21 @@ impl Writer {
 }
 
 impl Writer {
+    /// The leases that have ended. They are looked through only when one may have: with ten thousand of
+    /// them it would be most of the writer's work otherwise.
+    fn ended(&mut self, now: Instant) -> Vec<u64> {
+        if self.none_before.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        let (ended, last): (Vec<_>, Vec<_>) =
+            self.leases.iter().partition(|(_, term)| term.ends <= now);
+        // What is left of them comes at once with the next commit.
+        if ended.len() <= ENDED {
+            self.none_before = last.iter().map(|(_, term)| term.ends).min();
+        }
+        ended.into_iter().map(|(id, _)| *id).take(ENDED).collect()
+    }
+
     fn keep_alive(&mut self, id: LeaseId, now: Instant) -> Result<(), StoreError> {
         let term = self.leases.get_mut(&id.0).ok_or(StoreError::LeaseGone(id))?;
         term.ends = now + term.ttl;
@@ -159,7 +179,9 @@ impl Writer {
             self.leases.remove(&id);
         }
         for Lease { id, ttl } in granted {
-            self.leases.insert(id.0, Term { ttl, ends: Instant::now() + ttl });
+            let ends = Instant::now() + ttl;
+            self.none_before = Some(self.none_before.map_or(ends, |at| at.min(ends)));
+            self.leases.insert(id.0, Term { ttl, ends });
         }
         Ok(changed)
     }
