@@ -1,0 +1,5 @@
+//! RoCE v1/v2.
+#![forbid(unsafe_code)]
+
+pub mod dcqcn;
+pub mod time;
