@@ -2,4 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub mod dcqcn;
+pub mod sim;
 pub mod time;

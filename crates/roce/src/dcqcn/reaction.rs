@@ -282,8 +282,7 @@ mod tests {
 
     #[test]
     fn a_vendors_cut_leaves_at_least_half() {
-        let parameters =
-            Reaction { cut: 1.0, ..Dcqcn::nvidia(400e9).reaction };
+        let parameters = Reaction { cut: 1.0, ..Dcqcn::nvidia(400e9).reaction };
         let mut point = ReactionPoint::default();
         point.cnp(at(0), &parameters);
         assert!(close(point.rate(at(0), &parameters), 200e9));
