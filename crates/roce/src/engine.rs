@@ -12,6 +12,7 @@
 mod access;
 mod completion;
 mod endpoint;
+mod error;
 mod mr;
 mod qp;
 mod sequence;
@@ -20,6 +21,7 @@ mod work;
 pub use access::Access;
 pub use completion::{Completion, CompletionKind, CqId, Event, EventKind, Status};
 pub use endpoint::{Config, Endpoint, Sink};
+pub use error::EngineError;
 pub use mr::{AccessFault, Domain, Regions};
 pub use qp::{
     Counters, Init, QpInfo, QpSettings, QpState, ReadyToReceive, ReadyToSend, Transition,

@@ -22,8 +22,6 @@ pub enum Status {
     WrFlush,
     /// The peer's answer was not what such an answer is.
     BadResponse,
-    /// A peer's access to one's own memory was refused while a receive was under way.
-    LocalAccess,
     /// The peer found the request invalid.
     RemoteInvalidRequest,
     /// The peer's memory was not registered, or not for that.

@@ -3,8 +3,7 @@
 
 use thiserror::Error;
 
-use super::Access;
-use crate::RoceError;
+use super::{Access, EngineError};
 
 /// A protection domain: queue pairs reach only regions of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,13 +77,13 @@ impl Regions {
         start: u64,
         bytes: Box<[u8]>,
         access: Access,
-    ) -> Result<u32, RoceError> {
+    ) -> Result<u32, EngineError> {
         if start.checked_add(bytes.len() as u64).is_none() {
-            return Err(RoceError::RegionWraps { start, length: bytes.len() as u64 });
+            return Err(EngineError::RegionWraps { start, length: bytes.len() as u64 });
         }
         let remote = access.allows(Access::REMOTE_WRITE) || access.allows(Access::REMOTE_ATOMIC);
         if remote && !access.allows(Access::LOCAL_WRITE) {
-            return Err(RoceError::RightsWithoutLocalWrite);
+            return Err(EngineError::RightsWithoutLocalWrite);
         }
         let index = match self.free.pop() {
             Some(index) => index,
@@ -92,7 +91,7 @@ impl Regions {
                 self.slots.push(Slot::default());
                 self.slots.len() as u32 - 1
             }
-            None => return Err(RoceError::TooManyRegions),
+            None => return Err(EngineError::TooManyRegions),
         };
         let slot = &mut self.slots[index as usize];
         slot.variant = slot.variant.wrapping_add(1);
@@ -121,7 +120,11 @@ impl Regions {
     }
 
     /// As [`Regions::invalidate`], but asked for by a peer (IBTA 9.4.1.1).
-    pub(crate) fn invalidate_by_peer(&mut self, domain: Domain, key: u32) -> Result<(), AccessFault> {
+    pub(crate) fn invalidate_by_peer(
+        &mut self,
+        domain: Domain,
+        key: u32,
+    ) -> Result<(), AccessFault> {
         self.check_invalidate(domain, key)?;
         self.invalidate(key)
     }

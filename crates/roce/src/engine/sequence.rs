@@ -10,6 +10,12 @@ use crate::wire::Psn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seq(u64);
 
+impl Default for Seq {
+    fn default() -> Seq {
+        Seq::start(Psn::ZERO)
+    }
+}
+
 impl Seq {
     /// The first place of a stream that starts at `psn`. One whole turn is added, so that places
     /// before the start exist.
@@ -19,7 +25,12 @@ impl Seq {
 
     /// What goes on the wire.
     pub(crate) fn psn(self) -> Psn {
-        Psn::wrapping(self.0 as u32)
+        Psn::truncate(self.0 as u32)
+    }
+
+    /// The place before this one.
+    pub(crate) fn before(self) -> Seq {
+        Seq(self.0 - 1)
     }
 
     /// The place nearest to this one that has `psn`.

@@ -1,8 +1,7 @@
 //! Work requests: what a consumer asks a queue pair to do (IBTA 10.8, 11.4).
 
 use super::mr::{AccessFault, Regions};
-use super::{Access, CompletionKind, Domain};
-use crate::RoceError;
+use super::{Access, CompletionKind, Domain, EngineError};
 use crate::wire::{Flow, Qpn};
 
 /// The most pieces of memory a request gathers from or scatters to.
@@ -44,10 +43,10 @@ impl Pieces {
     /// # Errors
     ///
     /// When there are more than four.
-    pub fn new(list: &[Sge]) -> Result<Pieces, RoceError> {
+    pub fn new(list: &[Sge]) -> Result<Pieces, EngineError> {
         let mut pieces = Pieces::NONE;
         let places = pieces.list.get_mut(..list.len());
-        places.ok_or(RoceError::TooManyPieces { given: list.len() })?.copy_from_slice(list);
+        places.ok_or(EngineError::TooManyPieces { given: list.len() })?.copy_from_slice(list);
         pieces.count = list.len() as u8;
         Ok(pieces)
     }
@@ -179,7 +178,10 @@ impl Verb {
     pub(crate) fn uses_receive(&self) -> bool {
         matches!(
             self,
-            Verb::Send | Verb::SendImmediate(_) | Verb::SendInvalidate(_) | Verb::WriteImmediate(..)
+            Verb::Send
+                | Verb::SendImmediate(_)
+                | Verb::SendInvalidate(_)
+                | Verb::WriteImmediate(..)
         )
     }
 
