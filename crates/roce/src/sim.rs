@@ -3,9 +3,13 @@
 //! jitter. One seed gives one history, so a failure is its seed.
 
 mod faults;
+mod link;
+mod network;
 mod random;
 mod wheel;
 
 pub use faults::{Fate, Faults};
+pub use link::{Link, Marking};
+pub use network::{Network, Topology, Traffic};
 pub use random::Random;
 pub use wheel::Wheel;
