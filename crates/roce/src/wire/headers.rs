@@ -136,7 +136,7 @@ impl Aeth {
         Ok(Self { syndrome: Syndrome::from_byte(syndrome)?, msn: u32::from_be_bytes([0, a, b, c]) })
     }
 
-    pub(super) fn write(&self, out: &mut [u8], at: usize) {
+    pub(super) fn write(self, out: &mut [u8], at: usize) {
         let [_, a, b, c] = Psn::truncate(self.msn).get().to_be_bytes();
         put(out, at, &[self.syndrome.to_byte(), a, b, c]);
     }
@@ -174,7 +174,7 @@ impl Deth {
         Ok(Self { qkey: u32::from_be_bytes(get(bytes, at, WHAT)?), source: Qpn::truncate(source) })
     }
 
-    pub(super) fn write(&self, out: &mut [u8], at: usize) {
+    pub(super) fn write(self, out: &mut [u8], at: usize) {
         put(out, at, &self.qkey.to_be_bytes());
         put(out, at + 4, &self.source.get().to_be_bytes());
     }

@@ -34,6 +34,10 @@ pub enum Malformed {
         /// What it should be.
         computed: u16,
     },
+    /// An IPv6 packet of addresses that stand for IPv4 addresses, which never are on a wire (RFC 4291,
+    /// 2.5.5.2); as GIDs they mean IPv4.
+    #[error("an IPv6 packet from or to an IPv4-mapped address; send it as IPv4")]
+    MappedAddress,
     /// Not UDP, or, in a GRH, not an InfiniBand transport.
     #[error("next header {0:#04x} is neither UDP nor an InfiniBand transport")]
     NextHeader(u8),

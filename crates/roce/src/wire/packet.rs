@@ -204,8 +204,12 @@ fn payload(bth: Bth, rest: &[u8]) -> Result<&[u8], Malformed> {
         .checked_sub(usize::from(bth.pad))
         .ok_or(Malformed::Pad { pad: bth.pad, have: rest.len() })?;
     let payload = rest.get(..end).unwrap_or_default();
-    // A CNP's sixteen reserved bytes are no payload, and nobody looks at them (annex A17.9.3).
+    // A CNP's sixteen reserved bytes are no payload, and nobody looks at them; there is nothing that
+    // would be padded (annex A17.9.3).
     if bth.opcode == Opcode::CNP {
+        if bth.pad != 0 {
+            return Err(Malformed::Pad { pad: bth.pad, have: 0 });
+        }
         return match payload.len() {
             super::cnp::RESERVED.. => Ok(&[]),
             have => Err(Malformed::Truncated { what: "the CNP", need: super::cnp::RESERVED, have }),
