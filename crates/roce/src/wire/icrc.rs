@@ -6,9 +6,8 @@
 //! traffic class, flow label, time to live, both checksums, and the BTH's congestion bits. It is sent
 //! lowest byte first.
 
-use crc32fast::Hasher;
-
 use super::Bth;
+use super::crc32::Crc32;
 
 /// Bytes of an ICRC.
 pub(super) const LEN: usize = 4;
@@ -20,8 +19,8 @@ const AFTER_LRH: u32 = 0x2144_df1c;
 pub(super) const MAX_NETWORK: usize = 40 + 8;
 
 /// An ICRC on its way over a packet.
-#[derive(Clone)]
-pub(super) struct Icrc(Hasher);
+#[derive(Clone, Copy)]
+pub(super) struct Icrc(Crc32);
 
 impl Icrc {
     /// Begin with the network headers (IP and UDP, or GRH, which a version nibble tells apart) and the
@@ -46,9 +45,9 @@ impl Icrc {
         }
         block[end..end + Bth::LEN].copy_from_slice(&bth);
         block[end + 4] = 0xff;
-        let mut hasher = Hasher::new_with_initial(AFTER_LRH);
-        hasher.update(&block[..end + Bth::LEN]);
-        Self(hasher)
+        let mut crc = Crc32::after(AFTER_LRH);
+        crc.update(&block[..end + Bth::LEN]);
+        Self(crc)
     }
 
     /// Go on with what follows the BTH.
@@ -60,7 +59,7 @@ impl Icrc {
     /// The ICRC of all of it.
     #[inline]
     pub(super) fn finish(self) -> u32 {
-        self.0.finalize()
+        self.0.finish()
     }
 }
 

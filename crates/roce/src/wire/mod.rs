@@ -9,6 +9,7 @@ mod bth;
 mod bytes;
 mod cnp;
 mod cover;
+mod crc32;
 mod flow;
 mod frame;
 #[cfg(any(test, fuzzing))]
