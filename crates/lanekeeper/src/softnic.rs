@@ -19,6 +19,7 @@ use place::Where;
 
 mod ending;
 mod place;
+mod roce;
 mod show;
 
 /// Run a software NIC, or look at and change those that run.
@@ -53,9 +54,8 @@ enum Command {
         /// Only this VF of it.
         #[arg(value_parser = values::vf)]
         vf: Option<VfIndex>,
-        /// As JSON.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        form: show::Form,
         #[command(flatten)]
         place: Where,
     },
@@ -132,8 +132,8 @@ fn addresses(text: &str) -> Result<Addresses, String> {
 /// Run the sub-command.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     match (args.command, args.check, args.config) {
-        (Some(Command::Show { name, vf, json, place }), ..) => {
-            show::show(name.as_ref(), vf, json, &place)
+        (Some(Command::Show { name, vf, form, place }), ..) => {
+            show::show(name.as_ref(), vf, form, &place)
         }
         (Some(Command::Set(set)), ..) => change(&set),
         (Some(Command::Scrub { name, vf, place }), ..) => scrub(name, vf, &place),

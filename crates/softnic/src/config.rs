@@ -22,6 +22,9 @@ pub const MAX_QUEUE_PAIRS: usize = 8;
 /// Longest time an idle worker may keep polling, in microseconds: a second.
 const MAX_IDLE_SPIN_US: u64 = 1_000_000;
 
+/// Fewest looks at RoCE: one batch in so many.
+const MAX_ROCE_SAMPLING: u32 = 1 << 16;
+
 /// Longest path of a UNIX socket, in bytes (unix(7): 108 with the zero at its end).
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -48,6 +51,9 @@ pub struct Config {
     /// How long an idle worker keeps polling before it sleeps, in microseconds.
     #[serde(default = "default_idle_spin_us")]
     pub idle_spin_us: u64,
+    /// RoCE is counted in one batch of frames of so many, 0 to 65536; 0 for never.
+    #[serde(default = "default_roce_sampling")]
+    pub roce_sampling: u32,
     /// Folder of the VF sockets (`vf0.sock`, ...), the control socket and the state; by default
     /// one of the NIC's name under [`RUN_ROOT`].
     #[serde(default)]
@@ -59,6 +65,10 @@ pub struct Config {
 
 fn default_queue_pairs() -> usize {
     1
+}
+
+fn default_roce_sampling() -> u32 {
+    16
 }
 
 fn default_idle_spin_us() -> u64 {
@@ -117,6 +127,7 @@ impl Config {
             uplink: UplinkConfig::default(),
             cpus: Vec::new(),
             idle_spin_us: default_idle_spin_us(),
+            roce_sampling: default_roce_sampling(),
             run_dir: None,
             vf: BTreeMap::new(),
         }
@@ -171,6 +182,9 @@ impl Config {
                 let reason = "is no core that this process may use; see `nproc --all` and taskset";
                 return wrong("cpus", &cpu, reason);
             }
+        }
+        if self.roce_sampling > MAX_ROCE_SAMPLING {
+            return wrong("roce_sampling", &self.roce_sampling, "is out of range; use 0 to 65536");
         }
         if self.idle_spin_us > MAX_IDLE_SPIN_US {
             return wrong("idle_spin_us", &self.idle_spin_us, "is out of range; use 0 to 1000000");
@@ -351,6 +365,7 @@ mod tests {
             ("vfs = 0\n", "line 2: vfs: 0 is"),
             ("vfs = 1\nqueue_pairs = 9\n", "line 3: queue_pairs: 9 is"),
             ("vfs = 1\nidle_spin_us = 1000001\n", "line 3: idle_spin_us: 1000001 is"),
+            ("vfs = 1\nroce_sampling = 65537\n", "line 3: roce_sampling: 65537 is"),
             ("vfs = 1\n[vf.1]\n", "line 3: vf.1: 1 is no VF of this NIC; it has VF 0 only"),
             ("vfs = 3\n[vf.00]\n", "line 3: vf.00: 00 is not how a VF is written; use [vf.0]"),
             ("vfs = 3\n[vf.\"+1\"]\n", "+1 is not how a VF is written; use [vf.1]"),

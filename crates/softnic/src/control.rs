@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::roce::RoceReport;
 use crate::threads;
 
 /// Name of the socket in a NIC's folder.
@@ -53,6 +54,8 @@ pub enum Request {
         /// Which.
         vf: VfIndex,
     },
+    /// What was seen of RoCE.
+    Roce,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +70,7 @@ pub(crate) fn serve<H: Hardware + 'static>(
     listener: &UnixListener,
     pf: &PfId,
     hardware: &Arc<H>,
+    roce: &Arc<impl Fn() -> RoceReport + Send + Sync + 'static>,
     wait: impl Fn() -> bool,
 ) {
     let open = Arc::new(AtomicUsize::new(0));
@@ -76,10 +80,10 @@ pub(crate) fn serve<H: Hardware + 'static>(
             if turn.is_none() {
                 return turn_away(&stream);
             }
-            let (pf, hardware) = (pf.clone(), Arc::clone(hardware));
+            let (pf, hardware, roce) = (pf.clone(), Arc::clone(hardware), Arc::clone(roce));
             threads::spawn("control-client", move || {
                 let _turn = turn;
-                if let Err(error) = converse(&stream, &pf, &*hardware) {
+                if let Err(error) = converse(&stream, &pf, &*hardware, &*roce) {
                     tracing::debug!(%error, "control connection ended");
                 }
             })
@@ -122,10 +126,15 @@ fn turn_away(mut stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-fn converse(stream: &UnixStream, pf: &PfId, hardware: &dyn Hardware) -> std::io::Result<()> {
+fn converse(
+    stream: &UnixStream,
+    pf: &PfId,
+    hardware: &dyn Hardware,
+    roce: &dyn Fn() -> RoceReport,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(Timed::new(stream, DEADLINE));
     while let Some(line) = read_line(&mut reader)? {
-        let mut answer = respond(&line, pf, hardware);
+        let mut answer = respond(&line, pf, hardware, roce);
         answer.push('\n');
         Timed::new(stream, DEADLINE).write_all(answer.as_bytes())?;
         reader.get_mut().restart(DEADLINE);
@@ -176,7 +185,12 @@ impl Write for Timed<'_> {
 }
 
 /// The answer to one request line; whatever the line holds, there is one.
-pub fn respond(line: &str, pf: &PfId, hardware: &dyn Hardware) -> String {
+pub fn respond(
+    line: &str,
+    pf: &PfId,
+    hardware: &dyn Hardware,
+    roce: &dyn Fn() -> RoceReport,
+) -> String {
     let request = match serde_json::from_str::<Request>(line) {
         Ok(request) => request,
         Err(error) => return encode::<()>(Err(format!("not a request: {error}"))),
@@ -195,6 +209,7 @@ pub fn respond(line: &str, pf: &PfId, hardware: &dyn Hardware) -> String {
         Request::Counters { vf } => {
             encode(hardware.counters(pf, vf).map_err(|error| reason(&error)))
         }
+        Request::Roce => encode(Ok(roce())),
     }
 }
 
@@ -284,6 +299,14 @@ impl Client {
     /// Those of [`Hardware::pfs`].
     pub fn pf(&self, name: &SoftNicName) -> Result<PfStatus, HardwareError> {
         self.ask(&PfId::Soft(name.clone()), &Request::Pf)
+    }
+
+    /// What a NIC has seen of RoCE.
+    ///
+    /// # Errors
+    /// Those of [`Hardware::pfs`].
+    pub fn roce(&self, name: &SoftNicName) -> Result<RoceReport, HardwareError> {
+        self.ask(&PfId::Soft(name.clone()), &Request::Roce)
     }
 
     fn ask<T: DeserializeOwned>(&self, pf: &PfId, request: &Request) -> Result<T, HardwareError> {

@@ -36,6 +36,7 @@ mod log_limit;
 mod nic;
 mod port;
 mod resume;
+mod roce;
 mod run_dir;
 mod threads;
 #[allow(unsafe_code)]
@@ -48,4 +49,5 @@ mod worker;
 pub use config::{Config, ConfigError, MAX_QUEUE_PAIRS, RUN_ROOT};
 pub use control::{Client, Request, SOCKET_NAME, folders, respond};
 pub use nic::{Nic, NicError};
+pub use roce::{RoceCounters, RocePair, RoceReport};
 pub use worker::Worker;

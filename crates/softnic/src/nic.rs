@@ -30,6 +30,7 @@ use crate::intercept::BackendLine;
 use crate::journal::Journal;
 use crate::port::Port;
 use crate::resume::ResumeFile;
+use crate::roce::{RoceReport, RoceTable};
 use crate::run_dir::RunDir;
 use crate::switch::{
     DuplicateMac, Learned, MAX_EXTRA_MACS, OffloadSet, PortSpec, SwitchTable, UplinkPolicy,
@@ -167,6 +168,8 @@ pub(crate) struct Shared {
     connections: Mutex<BTreeMap<u64, UnixStream>>,
     /// One a worker, which is its only writer.
     pub(crate) counters: Vec<WorkerCounters>,
+    /// What was seen of RoCE, by whichever worker saw it.
+    pub(crate) roce: Mutex<RoceTable>,
 }
 
 /// What becomes of settings that were changed at run time, when a NIC starts again.
@@ -289,6 +292,7 @@ impl Nic {
             listeners: Mutex::new((0..config.vfs).map(|_| None).collect()),
             connections: Mutex::new(BTreeMap::new()),
             counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
+            roce: Mutex::default(),
             config,
         });
         let workers = queues
@@ -319,7 +323,9 @@ impl Nic {
         let listener = self.dir.listen(self.dir.join(SOCKET_NAME))?;
         let shared = Arc::clone(&self.shared);
         self.spawn("control", move || {
-            control::serve(&listener, &shared.id, &shared, || {
+            let roce = Arc::clone(&shared);
+            let roce = Arc::new(move || roce.roce_report());
+            control::serve(&listener, &shared.id, &shared, &roce, || {
                 vhost_user::wait_readable(&shared, &[Some(listener.as_fd())]).is_some()
             });
         })?;
@@ -416,6 +422,12 @@ fn further_macs(settings: &VfSettings, filters: &GuestFilters) -> Vec<MacAddr> {
 }
 
 impl Shared {
+    /// What was seen of RoCE.
+    fn roce_report(&self) -> RoceReport {
+        let table = self.roce.lock().unwrap_or_else(PoisonError::into_inner);
+        table.report(self.config.roce_sampling)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -22,6 +22,7 @@ use crate::cores;
 use crate::features;
 use crate::nic::{News, Published, Shared};
 use crate::ring::{BATCH, Fill, FillError, Gather, PopScratch, Popped, RingFault, guard};
+use crate::roce;
 use crate::switch::{
     EDITED_HEAD, Egress, FrameBytes, HEAD, Ingress, Meter, NetHeader, OffloadSet, PortTally, Route,
     Segments, Source, SwitchTable, Work, WorkerCounters, finish_checksum, flow_hash, judge_egress,
@@ -57,6 +58,8 @@ pub struct Worker {
     favoured: u32,
     /// Mappings that had been lost when this was last looked at.
     seen_lost: usize,
+    /// Batches until one is looked at for RoCE.
+    until_roce: u32,
 }
 
 /// What wakes a sleeping worker.
@@ -224,6 +227,7 @@ impl Worker {
             rounds: 0,
             favoured: 0,
             seen_lost: guard::lost_so_far(),
+            until_roce: 0,
         })
     }
 
@@ -369,6 +373,7 @@ impl Worker {
 
     fn serve_vf(&mut self, vf: usize, pair: usize) -> usize {
         let Self { shared, published, number, scratch, batch, uplink, edits, meters, .. } = self;
+        let (until_roce, started) = (&mut self.until_roce, self.started);
         let round = Round { shared, table: &published.table, counters: &shared.counters[*number] };
         let port = &shared.ports[vf];
         let Some(mut guard) = port.tx[pair].try_lock() else { return 0 };
@@ -417,6 +422,9 @@ impl Worker {
                 None => tally.tx_drop(DropReason::TooShort),
             }
         }
+        if is_due(until_roce, shared.config.roce_sampling) {
+            look_at_roce(shared, batch, roce::From::Vf(vf), started);
+        }
         let whole = |frame: usize| popped.frame(frame);
         deliver(round, batch, header_len, whole);
         if batch.to_uplink != 0 {
@@ -442,6 +450,7 @@ impl Worker {
 
     fn serve_uplink(&mut self) -> usize {
         let Self { shared, published, number, batch, uplink, received, .. } = self;
+        let (until_roce, started) = (&mut self.until_roce, self.started);
         let round = Round { shared, table: &published.table, counters: &shared.counters[*number] };
         let (Some(uplink), Some(policy)) = (uplink, published.table.uplink()) else { return 0 };
         uplink.receive(received);
@@ -471,6 +480,9 @@ impl Worker {
                 }
                 Err(reason) => tally.rx_drop(reason),
             }
+        }
+        if received.len() > 0 && is_due(until_roce, shared.config.roce_sampling) {
+            look_at_roce(shared, batch, roce::From::Uplink, started);
         }
         deliver(round, batch, 0, |frame| Gather::from_slice(received.frame(frame).1));
         batch.clear();
@@ -524,6 +536,29 @@ impl Worker {
     /// Whether something changed that was not taken up yet.
     fn is_behind(&self) -> bool {
         self.shared.versions() != (self.seen_table, self.seen_rings)
+    }
+}
+
+/// Whether this batch is one that is looked at.
+#[inline(always)]
+fn is_due(until: &mut u32, sampling: u32) -> bool {
+    if sampling == 0 {
+        return false;
+    }
+    let due = *until == 0;
+    *until = if due { sampling - 1 } else { *until - 1 };
+    due
+}
+
+/// Count the RoCE of a batch, of what goes anywhere. Where another worker is at it this batch goes by.
+#[inline(never)]
+fn look_at_roce(shared: &Shared, batch: &Batch, from: roce::From, started: Instant) {
+    let Ok(mut table) = shared.roce.try_lock() else { return };
+    let now = started.elapsed().as_nanos() as u64;
+    let to_vfs = bits(batch.vfs).fold(0, |all, vf| all | batch.to_vf[vf]);
+    table.begin();
+    for frame in bits((to_vfs | batch.to_uplink).into()) {
+        table.see(from, batch.head(frame), batch.len[frame] as usize, now);
     }
 }
 

@@ -10,12 +10,27 @@ use lanekeeper_hw::{Hardware, HardwareError, PfStatus};
 use lanekeeper_model::{
     PfId, SoftNicName, VfCounters, VfIndex, VfSettings, VfStatus, VlanProtocol, VlanTag,
 };
-use lanekeeper_softnic::Client;
+use lanekeeper_softnic::{Client, RoceReport};
 use serde::Serialize;
 
 use super::place::{Where, explain, silence};
 use crate::Failure;
 use crate::output::{note, print};
+
+/// What is shown, and how.
+#[derive(Clone, Copy, clap::Args)]
+pub(super) struct Form {
+    /// As JSON.
+    #[arg(long, conflicts_with = "metrics")]
+    json: bool,
+    /// RoCE as well: packets, messages, what was sent again, NAKs, CNPs and ECN marks by VF, and the queue
+    /// pairs that send most, with their round trips.
+    #[arg(long)]
+    roce: bool,
+    /// Counters alone, RoCE among them, as Prometheus has them.
+    #[arg(long)]
+    metrics: bool,
+}
 
 #[derive(Serialize)]
 struct ShownVf {
@@ -29,6 +44,8 @@ struct ShownNic {
     #[serde(flatten)]
     pf: PfStatus,
     vfs: Vec<ShownVf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    roce: Option<RoceReport>,
 }
 
 /// What a folder's name says that its NIC is called, written as a PF is.
@@ -63,28 +80,34 @@ enum Shown {
 pub(super) fn show(
     name: Option<&SoftNicName>,
     vf: Option<VfIndex>,
-    json: bool,
+    form: Form,
     place: &Where,
 ) -> Result<(), Failure> {
+    let Form { json, roce, metrics } = form;
+    let roce = roce || metrics;
     let shown = match (name, &place.run_dir) {
         (Some(name), _) => {
             let nic = place.named(name)?;
-            let read = read(&nic.client, name, vf).map_err(|error| nic.failed(&error))?;
+            let read = read(&nic.client, name, vf, roce).map_err(|error| nic.failed(&error))?;
             vec![Shown::Nic(read)]
         }
         (None, Some(dir)) => {
             let client = Client::at(dir).map_err(|error| Failure::Work(silence(&error, dir)))?;
-            let read = read_first(&client);
+            let read = read_first(&client, roce);
             vec![Shown::Nic(read.map_err(|error| Failure::Work(explain(&error, dir)))?)]
         }
-        (None, None) => read_all(&place.folders()?),
+        (None, None) => read_all(&place.folders()?, roce),
     };
     if json {
         let text = serde_json::to_string_pretty(&shown);
         print(text.map_err(|error| Failure::Work(error.to_string()))?)?;
-    } else if shown.is_empty() {
+    } else if shown.is_empty() && !metrics {
         print(format!("no software NIC runs under {}", place.root().display()))?;
     }
+    if metrics {
+        print(self::metrics(&shown).trim_end())?;
+    }
+    let json = json || metrics;
     for shown in &shown {
         match shown {
             Shown::Nic(nic) if !json => print(describe(nic))?,
@@ -102,18 +125,19 @@ pub(super) fn show(
     Ok(())
 }
 
-fn read_all(folders: &[std::path::PathBuf]) -> Vec<Shown> {
+fn read_all(folders: &[std::path::PathBuf], roce: bool) -> Vec<Shown> {
     std::thread::scope(|scope| {
-        let reads: Vec<_> = folders.iter().map(|dir| scope.spawn(|| read_folder(dir))).collect();
+        let reads: Vec<_> =
+            folders.iter().map(|dir| scope.spawn(move || read_folder(dir, roce))).collect();
         // A thread that panicked has said so on standard error.
         reads.into_iter().filter_map(|read| read.join().ok()).collect()
     })
 }
 
-fn read_folder(dir: &Path) -> Shown {
+fn read_folder(dir: &Path, roce: bool) -> Shown {
     let read =
         Client::at(dir).map_err(|error| (error.kind(), silence(&error, dir))).and_then(|client| {
-            read_first(&client).map_err(|error| (ErrorKind::Other, explain(&error, dir)))
+            read_first(&client, roce).map_err(|error| (ErrorKind::Other, explain(&error, dir)))
         });
     match read {
         Ok(nic) => Shown::Nic(nic),
@@ -126,15 +150,16 @@ fn read_folder(dir: &Path) -> Shown {
 }
 
 /// The only NIC that a client knows.
-fn read_first(client: &Client) -> Result<ShownNic, HardwareError> {
+fn read_first(client: &Client, roce: bool) -> Result<ShownNic, HardwareError> {
     let names: Vec<&SoftNicName> = client.names().collect();
-    read(client, names[0], None)
+    read(client, names[0], None, roce)
 }
 
 fn read(
     client: &Client,
     name: &SoftNicName,
     only: Option<VfIndex>,
+    roce: bool,
 ) -> Result<ShownNic, HardwareError> {
     let id = PfId::Soft(name.clone());
     let pf = client.pf(name)?;
@@ -144,10 +169,11 @@ fn read(
         Some(vf) => vec![read(vf)?],
         None => VfIndex::first(pf.num_vfs).map(read).collect::<Result<_, HardwareError>>()?,
     };
-    Ok(ShownNic { pf, vfs })
+    let roce = roce.then(|| client.roce(name)).transpose()?;
+    Ok(ShownNic { pf, vfs, roce })
 }
 
-fn describe(ShownNic { pf, vfs }: &ShownNic) -> String {
+fn describe(ShownNic { pf, vfs, roce }: &ShownNic) -> String {
     let uplink = pf.uplink.as_deref().unwrap_or("none");
     let link = if pf.link_up { "up" } else { "down" };
     let mut table = table(&["link", "driver", "sent", "received", "dropped"]);
@@ -163,7 +189,23 @@ fn describe(ShownNic { pf, vfs }: &ShownNic) -> String {
         vf_count(pf.num_vfs),
         pf.tx.frames,
         pf.rx.frames
-    )
+    ) + &roce.as_ref().map(|roce| format!("\n{}", super::roce::describe(roce))).unwrap_or_default()
+}
+
+/// All counters of the NICs that answer.
+fn metrics(shown: &[Shown]) -> String {
+    let mut metrics = super::roce::Metrics::default();
+    for shown in shown {
+        let Shown::Nic(ShownNic { pf, vfs, roce }) = shown else { continue };
+        let PfId::Soft(name) = &pf.pf else { continue };
+        for ShownVf { status, counters } in vfs {
+            metrics.vf(name.as_str(), &status.vf.to_string(), counters);
+        }
+        if let Some(roce) = roce {
+            metrics.roce(name.as_str(), roce);
+        }
+    }
+    metrics.render()
 }
 
 /// How many VFs, in words.

@@ -9,6 +9,7 @@ use super::{Cover, Frame, Headers, icrc};
 /// Read a frame; what was read is written, and must be read again as the same.
 pub fn any_frame(data: &[u8]) {
     let _ = Frame::parse_ethernet(data);
+    let _ = super::Glimpse::of_ethernet(data);
     if let Ok(frame) = Frame::parse_ip(data) {
         written_again(&frame);
     }

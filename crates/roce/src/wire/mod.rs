@@ -14,6 +14,7 @@ mod frame;
 #[cfg(any(test, fuzzing))]
 #[allow(clippy::expect_used)] // A panic is what a fuzzer looks for.
 pub mod fuzz_harness;
+mod glimpse;
 mod headers;
 mod icrc;
 mod malformed;
@@ -32,6 +33,7 @@ pub(crate) use cover::TYPE_ROCE_V1;
 pub use cover::{Cover, Link};
 pub use flow::{Ecn, Flow, Gid, ROCE_PORT, Version};
 pub use frame::Frame;
+pub use glimpse::Glimpse;
 pub use headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use malformed::Malformed;
 pub use mtu::PathMtu;

@@ -2,7 +2,7 @@
 
 use lanekeeper_roce::RoceError;
 use lanekeeper_roce::wire::{
-    Bth, Cover, Frame, Headers, Malformed, Opcode, Psn, Qpn, Reth, Version, padding,
+    Bth, Cover, Frame, Glimpse, Headers, Malformed, Opcode, Psn, Qpn, Reth, Version, padding,
 };
 use proptest::prelude::*;
 
@@ -47,6 +47,11 @@ fn every_opcode_survives_the_way_out_and_in() {
             prop_assert_eq!(read.packet.payload, &packet.payload[..]);
             prop_assert_eq!(read.flow, flow);
             prop_assert_eq!(read.link, Some(link));
+            // Who sees no more than the beginning sees the same.
+            let glimpse = Glimpse::of_ethernet(&frame[..frame.len().min(128)]).expect("it is RoCE");
+            prop_assert_eq!(glimpse.flow, flow);
+            prop_assert_eq!(glimpse.bth, packet.headers.bth);
+            prop_assert_eq!(glimpse.syndrome, packet.headers.aeth.map(|aeth| aeth.syndrome));
         });
     }
 }
