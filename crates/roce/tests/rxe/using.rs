@@ -1,16 +1,16 @@
 //! perftest in the guest is the server: we send to it, and write, read and count in its memory.
 
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lanekeeper_roce::engine::{Remote, Verb};
 use lanekeeper_roce::wire::Service;
 use lanekeeper_vmm::Host;
 
-use super::PATIENCE;
 use super::exchange::{Exchange, Keys, Said};
 use super::guest::{GUEST, Guest, perftest};
 use super::node::Node;
+use super::{MTU, PATIENCE};
 
 const MESSAGES: u64 = 20;
 const SIZE: u32 = 5000;
@@ -76,14 +76,52 @@ fn using(
     let connect = || TcpStream::connect((GUEST, port));
     let stream = guest.host.run(connect).expect("enters").expect("connects");
     let mut exchange = Exchange::new(stream);
+    greet(&mut node, &mut exchange);
     let theirs = told(&mut node, &mut exchange);
     node.connect(&theirs);
-    // Once more: now it is ready as well.
-    told(&mut node, &mut exchange);
+    // It tells its keys anew whenever it is a step further: connected, and ready; one that will be sent
+    // to has also posted receives.
+    let steps = if tool == "ib_send_bw" { 3 } else { 2 };
+    for _ in 0..steps {
+        told(&mut node, &mut exchange);
+    }
     work(&mut node, Remote { address: theirs.address, rkey: theirs.rkey });
     println!("we: {tool} {arguments} {lose_every:?}: {}", node.story());
-    // It would like to hear what we measured.
-    server.stop().expect("stops");
+    told(&mut node, &mut exchange);
+    if tool != "ib_send_bw" {
+        // It would show what we measured: size, messages, and three rates.
+        (0..5).for_each(|_| trade(&mut node, &mut exchange, &[0; 8]));
+        told(&mut node, &mut exchange);
+    }
+    exchange.say_bytes(b"done\0");
+    let output = server.wait(PATIENCE).expect("answers").expect("has ended");
+    assert_eq!(output.status, 0, "{tool}: {output:?}");
+}
+
+/// What perftest's ends ask each other first, each answered with as many bytes: version, page size, line
+/// size, path MTU (by its code, as text).
+fn greet(node: &mut Node, exchange: &mut Exchange) {
+    let mtu = [b'0' + (MTU / 256).ilog2() as u8 + 1, 0];
+    let mut version = [0; 16];
+    version[..4].copy_from_slice(b"6.06");
+    for ours in [&version[..], &4096_u32.to_be_bytes(), &64_u32.to_be_bytes(), &mtu] {
+        trade(node, exchange, ours);
+    }
+}
+
+/// Say some bytes, and hear as many.
+fn trade(node: &mut Node, exchange: &mut Exchange, ours: &[u8]) {
+    exchange.say_bytes(ours);
+    let mut theirs = 0;
+    let start = Instant::now();
+    while theirs < ours.len() {
+        node.turn();
+        match exchange.hear() {
+            Some(Said::Other(bytes)) => theirs += bytes.len(),
+            Some(other) => panic!("not {} bytes but {other:?}", ours.len()),
+            None => assert!(start.elapsed() < PATIENCE, "it does not answer"),
+        }
+    }
 }
 
 /// Tell our keys, and hear theirs.
@@ -95,8 +133,7 @@ fn told(node: &mut Node, exchange: &mut Exchange) -> Keys {
         match exchange.hear() {
             Some(Said::Keys(keys)) => return keys,
             Some(other) => panic!("no keys but {other:?}"),
-            None => std::thread::sleep(Duration::from_millis(1)),
+            None => assert!(start.elapsed() < PATIENCE, "it says nothing"),
         }
-        assert!(start.elapsed() < PATIENCE, "it says nothing");
     }
 }
