@@ -2,11 +2,11 @@
 //!
 //! - [`wire`]: what packets and frames look like, RoCE v1 and v2, and their ICRC. Pure: no I/O, no
 //!   clock, no allocation, and no input that it panics on.
+//! - [`transport`]: sockets that packets go by: UDP (v2) and packet sockets (v1 and v2).
 //! - [`engine`]: queue pairs: verbs on one side, packets on the other, without clock or socket.
-//! - [`driver`]: a loop that joins both with the real clock.
+//! - [`driver`]: a loop that joins endpoint and transport with the real clock.
 //! - [`dcqcn`]: congestion control at both ends.
 //! - [`sim`]: a network that never was, for tests: faults from a seed.
-//! - [`transport`]: sockets that packets go by: UDP (v2) and packet sockets (v1 and v2).
 //!
 //! Rules cite the InfiniBand Architecture Specification, volume 1 ("IBTA vol. 1"), with its annexes
 //! A16 (RoCE v1) and A17 (RoCE v2), by section.

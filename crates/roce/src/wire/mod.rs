@@ -9,7 +9,6 @@ mod bth;
 mod bytes;
 mod cnp;
 mod cover;
-mod crc32;
 mod flow;
 mod frame;
 #[cfg(any(test, fuzzing))]

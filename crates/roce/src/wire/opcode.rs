@@ -255,8 +255,14 @@ impl Opcode {
         self.is_send() || self.is_write() || self.is_read_response()
     }
 
-    /// The extension headers that follow the BTH, as bits of [`carries`] (IBTA vol. 1, table 36).
+    /// The extension headers that follow the BTH, as bits of [`carries`].
+    #[inline]
     pub(super) const fn extensions(self) -> u8 {
+        CARRIED[self.to_byte() as usize].0
+    }
+
+    /// The same, as the standard lists it (IBTA vol. 1, table 36).
+    const fn listed_extensions(self) -> u8 {
         let datagram = if matches!(self.service, Ud) { carries::DETH } else { 0 };
         datagram
             | match self.operation {
@@ -301,20 +307,33 @@ impl Opcode {
     }
 
     /// Bytes from the BTH's start to the payload's.
+    #[inline]
     pub const fn header_len(self) -> usize {
-        let carried = self.extensions();
-        let mut length = super::Bth::LEN;
-        let sizes = [8, 16, 28, 4, 8, 4, 4];
+        CARRIED[self.to_byte() as usize].1 as usize
+    }
+}
+
+/// Extension headers, and bytes of all headers, by opcode.
+static CARRIED: [(u8, u8); 256] = {
+    // In the order of `carries`.
+    const SIZES: [u8; 7] = [8, 16, 28, 4, 8, 4, 4];
+    let mut carried = [(0, 0); 256];
+    let mut i = 0;
+    while i < Opcode::ALL.len() {
+        let extensions = Opcode::ALL[i].listed_extensions();
+        let mut length = super::Bth::LEN as u8;
         let mut bit = 0;
-        while bit < sizes.len() {
-            if carried & (1 << bit) != 0 {
-                length += sizes[bit];
+        while bit < SIZES.len() {
+            if extensions & (1 << bit) != 0 {
+                length += SIZES[bit];
             }
             bit += 1;
         }
-        length
+        carried[Opcode::ALL[i].to_byte() as usize] = (extensions, length);
+        i += 1;
     }
-}
+    carried
+};
 
 impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -69,6 +69,7 @@ const PROGRAMS: &[&str] = &[
     "dash",
     "env",
     "ethtool",
+    "ib_atomic_bw",
     "ib_read_bw",
     "ib_read_lat",
     "ib_send_bw",

@@ -1,0 +1,94 @@
+//! perftest in the guest is the client: it sends to us, and writes, reads and counts in our memory.
+
+use std::net::TcpListener;
+use std::time::Instant;
+
+use lanekeeper_roce::engine::{CompletionKind, Status};
+use lanekeeper_roce::wire::Service;
+use lanekeeper_vmm::Host;
+
+use super::PATIENCE;
+use super::exchange::{Exchange, Said};
+use super::guest::{Guest, OURS, perftest};
+use super::node::{LENGTH, Node, pattern};
+
+const MESSAGES: usize = 20;
+const SIZE: u32 = 5000;
+
+pub(crate) fn rxe_sends_writes_reads_and_counts_in_our_memory(
+    guest: &Guest,
+    lose_every: Option<u32>,
+) {
+    let size = format!("-n {MESSAGES} -s {SIZE}");
+    let mut node = served(guest, "ib_send_bw", &size, Service::Rc, lose_every);
+    let mut received = 0;
+    while let Some(done) = node.completion() {
+        assert_eq!((done.status, done.kind), (Status::Success, CompletionKind::Receive));
+        assert_eq!(done.bytes, SIZE);
+        received += 1;
+    }
+    assert_eq!(received, MESSAGES);
+    let node = served(guest, "ib_write_bw", &size, Service::Rc, lose_every);
+    let changed = (0..LENGTH).filter(|&at| node.memory()[at] != pattern(at)).count();
+    assert!(changed >= SIZE as usize / 2, "it wrote only {changed} other bytes");
+    let node = served(guest, "ib_read_bw", &size, Service::Rc, lose_every);
+    assert!((0..LENGTH).all(|at| node.memory()[at] == pattern(at)), "reading changes nothing");
+    let count = format!("-n {MESSAGES} -A FETCH_AND_ADD");
+    let node = served(guest, "ib_atomic_bw", &count, Service::Rc, lose_every);
+    let changed = (0..LENGTH).filter(|&at| node.memory()[at] != pattern(at)).count();
+    assert!((1..=64).contains(&changed), "counted in some words: {changed} bytes changed");
+    if lose_every.is_none() {
+        served(guest, "ib_write_bw", &format!("-c UC {size}"), Service::Uc, None);
+    }
+}
+
+/// Run one of perftest's programs in the guest against us, to its end.
+fn served(
+    guest: &Guest,
+    tool: &str,
+    arguments: &str,
+    service: Service,
+    lose_every: Option<u32>,
+) -> Node {
+    let mut node = Node::new(guest, service, lose_every);
+    let listen = || TcpListener::bind((OURS, 0));
+    let listener = guest.host.run(listen).expect("enters").expect("listens");
+    let port = listener.local_addr().expect("bound").port();
+    let command = perftest(tool, &format!("-p {port} {arguments} {OURS}"));
+    let mut client = guest.vm.start(&command).expect("starts");
+    listener.set_nonblocking(true).expect("set");
+    let start = Instant::now();
+    let mut exchange: Option<Exchange> = None;
+    let mut connected = false;
+    loop {
+        node.turn();
+        if exchange.is_none() {
+            exchange = listener.accept().ok().map(|(stream, _)| Exchange::new(stream));
+        }
+        match exchange.as_mut().and_then(Exchange::hear) {
+            Some(Said::Keys(keys)) => {
+                if !connected {
+                    node.connect(&keys);
+                    (0..64).for_each(|id| node.post_receive(id, SIZE));
+                    connected = true;
+                }
+                let ours = node.keys();
+                exchange.as_mut().expect("it said something").say(&ours);
+            }
+            // What it measured is what we measured.
+            Some(Said::Other(bytes)) => {
+                exchange.as_mut().expect("it said something").say_bytes(&bytes);
+            }
+            Some(Said::End) => break,
+            None => {}
+        }
+        if start.elapsed() > PATIENCE {
+            let output = client.stop().expect("stops");
+            panic!("{command} does not end: {output:?}; {}", node.story());
+        }
+    }
+    let output = client.wait(PATIENCE).expect("answers").expect("has ended");
+    println!("{tool} {arguments} {lose_every:?}: {}", node.story());
+    assert_eq!(output.status, 0, "{command}: {output:?}; {}", node.story());
+    node
+}
