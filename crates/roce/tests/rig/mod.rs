@@ -1,6 +1,8 @@
 //! Two endpoints and a pair of connected queue pairs on a simulated network, for tests.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod load;
+
 use lanekeeper_roce::engine::{
     Access, Completion, CqId, Domain, Init, Pieces, QpSettings, ReadyToReceive, ReadyToSend,
     ReceiveRequest, Remote, Transition, Verb, WorkRequest,

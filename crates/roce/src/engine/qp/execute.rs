@@ -171,7 +171,8 @@ impl QueuePair {
         let packets = self.path.as_ref().map_or(1, |path| u64::from(path.mtu.packets(reth.length)));
         let first = self.responder.expected;
         self.responder.completed();
-        self.responder.owe_answer(Reply::Read { first, reth, packets, done: 0 }, packets);
+        self.responder
+            .owe_answer(Reply::Read { first, reth, packets, done: 0, again: false }, packets);
         Ok(packets)
     }
 
@@ -199,14 +200,15 @@ impl QueuePair {
         };
         bytes.copy_from_slice(&new.to_ne_bytes());
         self.responder.completed();
-        self.responder.owe_answer(Reply::Atomic(self.responder.expected, old), 1);
+        let seq = self.responder.expected;
+        self.responder.owe_answer(Reply::Atomic { seq, value: old, again: false }, 1);
         Ok(1)
     }
 
     /// No more READs and atomics at once than the peer was told (IBTA 9.7.4.1.8, responder
     /// resources).
     fn check_resources(&self) -> Result<(), Refusal> {
-        let answers = self.responder.replies.iter().filter(|reply| reply.is_answer()).count();
+        let answers = self.responder.replies.iter().filter(|reply| reply.is_first_answer()).count();
         if answers >= self.responder.reads { Err(Refusal::Invalid) } else { Ok(()) }
     }
 

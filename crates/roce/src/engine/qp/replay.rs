@@ -28,7 +28,7 @@ impl QueuePair {
                 self.read_again(seq, packet, resource.first + resource.packets, context)
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(value)) => {
-                Some(Reply::Atomic(seq, value))
+                Some(Reply::Atomic { seq, value, again: true })
             }
             _ => None,
         };
@@ -56,6 +56,6 @@ impl QueuePair {
                 .read(domain, reth.rkey, reth.address, length, Access::REMOTE_READ)
                 .ok()?;
         }
-        Some(Reply::Read { first: seq, reth, packets, done: 0 })
+        Some(Reply::Read { first: seq, reth, packets, done: 0, again: true })
     }
 }

@@ -21,7 +21,7 @@ impl QueuePair {
                 (Operation::Acknowledge, Syndrome::RnrNak { timer })
             }
             Reply::Nak(_, code) => (Operation::Acknowledge, Syndrome::Nak(code)),
-            Reply::Atomic(..) => (Operation::AtomicAcknowledge, self.credits()),
+            Reply::Atomic { .. } => (Operation::AtomicAcknowledge, self.credits()),
             Reply::Read { .. } => return self.transmit_read(context, sink),
         };
         self.responder.replies.pop_front();
@@ -29,7 +29,7 @@ impl QueuePair {
             return Step::Idle;
         };
         headers.aeth = Some(Aeth { syndrome, msn: self.responder.msn });
-        if let Reply::Atomic(_, value) = reply {
+        if let Reply::Atomic { value, .. } = reply {
             headers.atomic_ack = Some(value);
         }
         sink.send(&flow, &headers, &[]);
@@ -44,7 +44,8 @@ impl QueuePair {
         }
         let syndrome = self.credits();
         let Some(path) = self.path else { return Step::Idle };
-        let Some(Reply::Read { first, reth, packets, done }) = self.responder.replies.front_mut()
+        let Some(Reply::Read { first, reth, packets, done, .. }) =
+            self.responder.replies.front_mut()
         else {
             return Step::Idle;
         };

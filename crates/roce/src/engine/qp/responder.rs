@@ -35,25 +35,29 @@ pub(super) enum Reply {
     NotReady(Seq),
     /// Refused, or one before it is missing.
     Nak(Seq, NakCode),
-    /// The value before an atomic.
-    Atomic(Seq, u64),
+    /// The value before an atomic; `again` if the request came before.
+    Atomic { seq: Seq, value: u64, again: bool },
     /// A READ's answer, of which `done` packets have left.
-    Read { first: Seq, reth: Reth, packets: u64, done: u64 },
+    Read { first: Seq, reth: Reth, packets: u64, done: u64, again: bool },
 }
 
 impl Reply {
     /// The place of the next packet of it.
     pub(super) fn next(&self) -> Seq {
         match *self {
-            Reply::Ack(seq) | Reply::NotReady(seq) | Reply::Nak(seq, _) | Reply::Atomic(seq, _) => {
-                seq
-            }
+            Reply::Ack(seq)
+            | Reply::NotReady(seq)
+            | Reply::Nak(seq, _)
+            | Reply::Atomic { seq, .. } => seq,
             Reply::Read { first, done, .. } => first + done,
         }
     }
 
-    pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Reply::Atomic(..) | Reply::Read { .. })
+    /// The answer of a READ or atomic that was asked for once. One that is given again does not
+    /// count as under way: what asks for it may be a copy that the network made, long after the
+    /// requester has gone on.
+    pub(super) fn is_first_answer(&self) -> bool {
+        matches!(self, Reply::Atomic { again: false, .. } | Reply::Read { again: false, .. })
     }
 }
 
@@ -120,7 +124,7 @@ impl Responder {
         if self.resources.len() >= self.reads {
             self.resources.pop_front();
         }
-        let value = if let Reply::Atomic(_, value) = reply { Some(value) } else { None };
+        let value = if let Reply::Atomic { value, .. } = reply { Some(value) } else { None };
         self.resources.push_back(Resource { first: reply.next(), packets, value });
         self.replies.push_back(reply);
     }
