@@ -1,5 +1,5 @@
 //! Our engine and the Linux kernel's `rdma_rxe`, in a guest, with perftest as the program that uses it:
-//! each verb in both directions, also with packets lost on the way.
+//! each verb in both directions, also with packets lost or overtaken on the way.
 //!
 //! The engine runs in this process on a UDP socket, on a bridge with the guest.
 
@@ -14,6 +14,8 @@ mod serving;
 mod using;
 
 use std::time::Duration;
+
+use node::Fault;
 
 /// Far more than anything takes here on an idle machine: guests are emulated, and tests share theirs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,8 +37,8 @@ fn every_verb_goes_both_ways_between_rxe_and_us() {
         return;
     }
     let guest = guest::Guest::start();
-    for lose_every in [None, Some(23)] {
-        serving::rxe_sends_writes_reads_and_counts_in_our_memory(&guest, lose_every);
-        using::we_send_write_read_and_count_in_the_memory_of_rxe(&guest, lose_every);
+    for fault in [Fault::Nothing, Fault::Lose(23), Fault::Overtake(11)] {
+        serving::rxe_sends_writes_reads_and_counts_in_our_memory(&guest, fault);
+        using::we_send_write_read_and_count_in_the_memory_of_rxe(&guest, fault);
     }
 }

@@ -8,7 +8,7 @@ use lanekeeper_roce::engine::{
 };
 use lanekeeper_roce::time::Time;
 use lanekeeper_roce::transport::{FRAME_CAPACITY, UdpConfig, UdpWire, Wire};
-use lanekeeper_roce::wire::{Flow, Headers, PathMtu, Psn, Qpn, Service, Version};
+use lanekeeper_roce::wire::{Flow, Frame, Headers, Packet, PathMtu, Psn, Qpn, Service, Version};
 
 use super::exchange::Keys;
 use super::guest::Guest;
@@ -29,27 +29,45 @@ pub(crate) struct Node {
     key: u32,
     wire: UdpWire,
     begin: Instant,
-    losses: Losses,
+    way: Way,
 }
 
-/// Every so-manieth packet is lost, in either direction.
-struct Losses {
-    every: Option<u32>,
+/// What happens to packets on their way, in either direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Nothing,
+    /// Each so-manieth is lost.
+    Lose(u32),
+    /// Each so-manieth is overtaken by the next.
+    Overtake(u32),
+}
+
+/// A packet that is held back.
+type Held = Option<(Flow, Headers, Vec<u8>)>;
+
+struct Way {
+    fault: Fault,
     packets: u32,
-    lost: u32,
+    faults: u32,
+    held_in: Held,
+    held_out: Held,
 }
 
-impl Losses {
-    fn loses(&mut self) -> bool {
+impl Way {
+    /// The fault that befalls the next packet.
+    fn next(&mut self) -> Fault {
         self.packets += 1;
-        let lost = self.every.is_some_and(|every| self.packets.is_multiple_of(every));
-        self.lost += u32::from(lost);
-        lost
+        let (Fault::Lose(every) | Fault::Overtake(every)) = self.fault else { return self.fault };
+        if !self.packets.is_multiple_of(every) {
+            return Fault::Nothing;
+        }
+        self.faults += 1;
+        self.fault
     }
 }
 
 impl Node {
-    pub(crate) fn new(guest: &Guest, service: Service, lose_every: Option<u32>) -> Self {
+    pub(crate) fn new(guest: &Guest, service: Service, fault: Fault) -> Self {
         let config = UdpConfig { mtu: 4500, ..UdpConfig::new(Guest::ours()) };
         let wire = guest.host.run(|| UdpWire::open(&config)).expect("enters").expect("opens");
         let mut endpoint = Endpoint::new(Config::default());
@@ -58,8 +76,8 @@ impl Node {
         let key = endpoint.regions.register(domain, START, memory, Access::ALL).expect("fits");
         let qpn = endpoint.create(QpSettings::new(service, domain, queue)).expect("room");
         endpoint.modify(qpn, &Transition::Init(Init::default())).expect("from RESET");
-        let losses = Losses { every: lose_every, packets: 0, lost: 0 };
-        Self { endpoint, queue, qpn, key, wire, begin: Instant::now(), losses }
+        let way = Way { fault, packets: 0, faults: 0, held_in: None, held_out: None };
+        Self { endpoint, queue, qpn, key, wire, begin: Instant::now(), way }
     }
 
     pub(crate) fn keys(&self) -> Keys {
@@ -131,25 +149,47 @@ impl Node {
 
     /// One round: packets in, time, packets out. Sleeps a little if nothing comes.
     pub(crate) fn turn(&mut self) {
-        let mut buffer = [0; FRAME_CAPACITY];
-        let mut now = self.now();
-        if self.wire.wait(Duration::from_millis(1)).expect("polls") {
-            while let Some(arrival) = self.wire.receive(&mut buffer).expect("the socket works") {
-                let frame = arrival.expect("rxe sends whole packets");
-                if !self.losses.loses() {
-                    now = Time::from_nanos(self.begin.elapsed().as_nanos() as u64);
-                    self.endpoint.receive(now, &frame.flow, &frame.packet);
-                }
-            }
-        }
+        self.packets_in();
+        let now = self.now();
         if self.endpoint.next_timeout().is_some_and(|at| at <= now) {
             self.endpoint.on_timeout(now);
         }
-        let (wire, losses) = (&mut self.wire, &mut self.losses);
-        let mut sink = |flow: &Flow, headers: &Headers, payload: &[&[u8]]| {
-            if !losses.loses() {
-                // What has no room is lost as well, and repeated.
+        self.packets_out(now);
+    }
+
+    fn packets_in(&mut self) {
+        let mut buffer = [0; FRAME_CAPACITY];
+        let any = self.wire.wait(Duration::from_millis(1)).expect("polls");
+        while any && let Some(arrival) = self.wire.receive(&mut buffer).expect("the socket works") {
+            let Frame { flow, packet, .. } = arrival.expect("rxe sends whole packets");
+            let now = Time::from_nanos(self.begin.elapsed().as_nanos() as u64);
+            match self.way.next() {
+                Fault::Lose(_) => continue,
+                Fault::Overtake(_) if self.way.held_in.is_none() => {
+                    self.way.held_in = Some((flow, packet.headers, packet.payload.to_vec()));
+                    continue;
+                }
+                _ => self.endpoint.receive(now, &flow, &packet),
+            }
+            if let Some((flow, headers, payload)) = self.way.held_in.take() {
+                self.endpoint.receive(now, &flow, &Packet { headers, payload: &payload });
+            }
+        }
+    }
+
+    fn packets_out(&mut self, now: Time) {
+        let (wire, way) = (&mut self.wire, &mut self.way);
+        // What has no room is lost as well, and repeated.
+        let mut sink = |flow: &Flow, headers: &Headers, payload: &[&[u8]]| match way.next() {
+            Fault::Lose(_) => {}
+            Fault::Overtake(_) if way.held_out.is_none() => {
+                way.held_out = Some((*flow, *headers, payload.concat()));
+            }
+            _ => {
                 wire.send(flow, headers, payload).expect("can be sent");
+                if let Some((flow, headers, payload)) = way.held_out.take() {
+                    wire.send(&flow, &headers, &[&payload]).expect("can be sent");
+                }
             }
         };
         self.endpoint.poll_transmit(now, &mut sink, 64);
@@ -159,8 +199,8 @@ impl Node {
     pub(crate) fn story(&mut self) -> String {
         let now = self.now();
         let info = self.endpoint.query(self.qpn, now).expect("there");
-        let Losses { packets, lost, .. } = self.losses;
-        format!("{lost} of {packets} packets lost; {info:?}")
+        let Way { packets, faults, fault, .. } = self.way;
+        format!("{fault:?} befell {faults} of {packets} packets; {info:?}")
     }
 
     fn now(&self) -> Time {

@@ -10,17 +10,14 @@ use lanekeeper_vmm::Host;
 use super::PATIENCE;
 use super::exchange::{Exchange, Said};
 use super::guest::{Guest, OURS, perftest};
-use super::node::{LENGTH, Node, pattern};
+use super::node::{Fault, LENGTH, Node, pattern};
 
 const MESSAGES: usize = 20;
 const SIZE: u32 = 5000;
 
-pub(crate) fn rxe_sends_writes_reads_and_counts_in_our_memory(
-    guest: &Guest,
-    lose_every: Option<u32>,
-) {
+pub(crate) fn rxe_sends_writes_reads_and_counts_in_our_memory(guest: &Guest, fault: Fault) {
     let size = format!("-n {MESSAGES} -s {SIZE}");
-    let mut node = served(guest, "ib_send_bw", &size, Service::Rc, lose_every);
+    let mut node = served(guest, "ib_send_bw", &size, Service::Rc, fault);
     let mut received = 0;
     while let Some(done) = node.completion() {
         assert_eq!((done.status, done.kind), (Status::Success, CompletionKind::Receive));
@@ -29,32 +26,26 @@ pub(crate) fn rxe_sends_writes_reads_and_counts_in_our_memory(
     }
     assert_eq!(received, MESSAGES);
     drop(node);
-    let node = served(guest, "ib_write_bw", &size, Service::Rc, lose_every);
+    let node = served(guest, "ib_write_bw", &size, Service::Rc, fault);
     let changed = (0..LENGTH).filter(|&at| node.memory()[at] != pattern(at)).count();
     assert!(changed >= SIZE as usize / 2, "it wrote only {changed} other bytes");
     drop(node);
-    let node = served(guest, "ib_read_bw", &size, Service::Rc, lose_every);
+    let node = served(guest, "ib_read_bw", &size, Service::Rc, fault);
     assert!((0..LENGTH).all(|at| node.memory()[at] == pattern(at)), "reading changes nothing");
     let count = format!("-n {MESSAGES} -A FETCH_AND_ADD");
     drop(node);
-    let node = served(guest, "ib_atomic_bw", &count, Service::Rc, lose_every);
+    let node = served(guest, "ib_atomic_bw", &count, Service::Rc, fault);
     let changed = (0..LENGTH).filter(|&at| node.memory()[at] != pattern(at)).count();
     assert!((1..=64).contains(&changed), "counted in some words: {changed} bytes changed");
     drop(node);
-    if lose_every.is_none() {
-        served(guest, "ib_write_bw", &format!("-c UC {size}"), Service::Uc, None);
+    if fault == Fault::Nothing {
+        served(guest, "ib_write_bw", &format!("-c UC {size}"), Service::Uc, fault);
     }
 }
 
 /// Run one of perftest's programs in the guest against us, to its end.
-fn served(
-    guest: &Guest,
-    tool: &str,
-    arguments: &str,
-    service: Service,
-    lose_every: Option<u32>,
-) -> Node {
-    let mut node = Node::new(guest, service, lose_every);
+fn served(guest: &Guest, tool: &str, arguments: &str, service: Service, fault: Fault) -> Node {
+    let mut node = Node::new(guest, service, fault);
     let listen = || TcpListener::bind((OURS, 0));
     let listener = guest.host.run(listen).expect("enters").expect("listens");
     let port = listener.local_addr().expect("bound").port();
@@ -93,7 +84,7 @@ fn served(
         }
     }
     let output = client.wait(PATIENCE).expect("answers").expect("has ended");
-    println!("{tool} {arguments} {lose_every:?}: {}", node.story());
+    println!("{tool} {arguments} {}", node.story());
     assert_eq!(output.status, 0, "{command}: {output:?}; {}", node.story());
     node
 }

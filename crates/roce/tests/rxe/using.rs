@@ -9,7 +9,7 @@ use lanekeeper_vmm::Host;
 
 use super::exchange::{Exchange, Keys, Said};
 use super::guest::{GUEST, Guest, perftest};
-use super::node::Node;
+use super::node::{Fault, Node};
 use super::{MTU, PATIENCE};
 
 const MESSAGES: u64 = 20;
@@ -17,18 +17,15 @@ const SIZE: u32 = 5000;
 /// Where answers go in our memory.
 const ANSWERS: u64 = 100_000;
 
-pub(crate) fn we_send_write_read_and_count_in_the_memory_of_rxe(
-    guest: &Guest,
-    lose_every: Option<u32>,
-) {
+pub(crate) fn we_send_write_read_and_count_in_the_memory_of_rxe(guest: &Guest, fault: Fault) {
     let size = format!("-n {MESSAGES} -s {SIZE}");
-    using(guest, "ib_send_bw", &size, lose_every, |node, _| {
+    using(guest, "ib_send_bw", &size, fault, |node, _| {
         (0..MESSAGES).for_each(|_| node.work(Verb::Send, 0, SIZE));
     });
-    using(guest, "ib_write_bw", &size, lose_every, |node, remote| {
+    using(guest, "ib_write_bw", &size, fault, |node, remote| {
         (0..MESSAGES).for_each(|_| node.work(Verb::Write(remote), 0, SIZE));
     });
-    using(guest, "ib_read_bw", &size, lose_every, |node, remote| {
+    using(guest, "ib_read_bw", &size, fault, |node, remote| {
         (0..MESSAGES).for_each(|round| {
             node.work(Verb::Read(remote), ANSWERS, SIZE);
             let answer = node.memory()[ANSWERS as usize..][..SIZE as usize].to_vec();
@@ -37,7 +34,7 @@ pub(crate) fn we_send_write_read_and_count_in_the_memory_of_rxe(
         });
     });
     let count = format!("-n {MESSAGES} -A FETCH_AND_ADD");
-    using(guest, "ib_atomic_bw", &count, lose_every, |node, remote| {
+    using(guest, "ib_atomic_bw", &count, fault, |node, remote| {
         let at = ANSWERS as usize;
         let word = |node: &mut Node, verb| {
             node.memory_mut()[at..at + 8].fill(0xee);
@@ -62,10 +59,10 @@ fn using(
     guest: &Guest,
     tool: &str,
     arguments: &str,
-    lose_every: Option<u32>,
+    fault: Fault,
     work: impl FnOnce(&mut Node, Remote),
 ) {
-    let mut node = Node::new(guest, Service::Rc, lose_every);
+    let mut node = Node::new(guest, Service::Rc, fault);
     // The one before may still hold its port.
     let port = guest.vm.check("shuf -i 20000-60000 -n 1", PATIENCE).expect("a number");
     let port: u16 = port.trim().parse().expect("a number");
@@ -86,7 +83,7 @@ fn using(
         told(&mut node, &mut exchange);
     }
     work(&mut node, Remote { address: theirs.address, rkey: theirs.rkey });
-    println!("we: {tool} {arguments} {lose_every:?}: {}", node.story());
+    println!("we: {tool} {arguments} {}", node.story());
     told(&mut node, &mut exchange);
     if tool != "ib_send_bw" {
         // It would show what we measured: size, messages, and three rates.
