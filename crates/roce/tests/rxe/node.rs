@@ -72,7 +72,7 @@ impl Node {
         let wire = guest.host.run(|| UdpWire::open(&config)).expect("enters").expect("opens");
         let mut endpoint = Endpoint::new(Config::default());
         let (domain, queue) = (endpoint.domain(), endpoint.completion_queue());
-        let memory = (0..LENGTH).map(|at| pattern(at)).collect();
+        let memory = (0..LENGTH).map(pattern).collect();
         let key = endpoint.regions.register(domain, START, memory, Access::ALL).expect("fits");
         let qpn = endpoint.create(QpSettings::new(service, domain, queue)).expect("room");
         endpoint.modify(qpn, &Transition::Init(Init::default())).expect("from RESET");
