@@ -3,21 +3,24 @@
 use std::time::{Duration, Instant};
 
 use lanekeeper_roce::engine::{
-    Access, Completion, Config, CqId, Endpoint, Init, Pieces, QpSettings, ReadyToReceive,
+    Access, Address, Completion, Config, CqId, Endpoint, Init, Pieces, QpSettings, ReadyToReceive,
     ReadyToSend, ReceiveRequest, Status, Transition, Verb, WorkRequest,
 };
 use lanekeeper_roce::time::Time;
 use lanekeeper_roce::transport::{FRAME_CAPACITY, UdpConfig, UdpWire, Wire};
-use lanekeeper_roce::wire::{Flow, Frame, Headers, Packet, PathMtu, Psn, Qpn, Service, Version};
+use lanekeeper_roce::wire::{Flow, Frame, Headers, Packet, PathMtu, Psn, Qpn, Version};
 
+use super::PATIENCE;
 use super::exchange::Keys;
-use super::guest::Guest;
-use super::{MTU, PATIENCE};
+use super::guest::{Case, Guest};
 
 /// Where our memory begins; some address that is not its place in this process.
 pub(crate) const START: u64 = 0x10_0000_0000;
 /// How much of it there is: perftest's buffers have two halves.
 pub(crate) const LENGTH: usize = 256 << 10;
+
+/// The key of all of perftest's datagrams.
+const QKEY: u32 = 0x1111_1111;
 
 /// Outstanding reads that we offer, and use.
 const READS: u8 = 16;
@@ -28,6 +31,7 @@ pub(crate) struct Node {
     qpn: Qpn,
     key: u32,
     wire: UdpWire,
+    mtu: PathMtu,
     begin: Instant,
     way: Way,
 }
@@ -67,17 +71,19 @@ impl Way {
 }
 
 impl Node {
-    pub(crate) fn new(guest: &Guest, service: Service, fault: Fault) -> Self {
+    pub(crate) fn new(guest: &Guest, case: &Case) -> Self {
         let config = UdpConfig { mtu: 4500, ..UdpConfig::new(Guest::ours()) };
         let wire = guest.host.run(|| UdpWire::open(&config)).expect("enters").expect("opens");
         let mut endpoint = Endpoint::new(Config::default());
         let (domain, queue) = (endpoint.domain(), endpoint.completion_queue());
         let memory = (0..LENGTH).map(pattern).collect();
         let key = endpoint.regions.register(domain, START, memory, Access::ALL).expect("fits");
-        let qpn = endpoint.create(QpSettings::new(service, domain, queue)).expect("room");
-        endpoint.modify(qpn, &Transition::Init(Init::default())).expect("from RESET");
-        let way = Way { fault, packets: 0, faults: 0, held_in: None, held_out: None };
-        Self { endpoint, queue, qpn, key, wire, begin: Instant::now(), way }
+        let qpn = endpoint.create(QpSettings::new(case.service, domain, queue)).expect("room");
+        endpoint
+            .modify(qpn, &Transition::Init(Init { qkey: QKEY, ..Init::default() }))
+            .expect("from RESET");
+        let way = Way { fault: case.fault, packets: 0, faults: 0, held_in: None, held_out: None };
+        Self { endpoint, queue, qpn, key, wire, mtu: case.mtu, begin: Instant::now(), way }
     }
 
     pub(crate) fn keys(&self) -> Keys {
@@ -93,11 +99,10 @@ impl Node {
 
     /// Ready to receive and to send, with the other end of these keys.
     pub(crate) fn connect(&mut self, peer: &Keys) {
-        let flow = Flow::new(Version::V2, self.wire.local(), Guest::address().into());
         let receive = ReadyToReceive {
-            flow,
+            flow: self.flow(),
             peer: peer.qpn,
-            mtu: PathMtu::from_bytes(MTU).expect("one of five"),
+            mtu: self.mtu,
             first_psn: peer.psn,
             reads: READS,
             rnr_timer: 12,
@@ -113,6 +118,10 @@ impl Node {
         self.endpoint.modify(self.qpn, &Transition::Rts(send)).expect("from RTR");
     }
 
+    fn flow(&self) -> Flow {
+        Flow::new(Version::V2, self.wire.local(), Guest::address().into())
+    }
+
     /// A receive into the start of our memory.
     pub(crate) fn post_receive(&mut self, id: u64, length: u32) {
         let local = Pieces::one(START, length, self.key);
@@ -122,8 +131,19 @@ impl Node {
     /// Work with our memory from `offset` on, and wait until it is done.
     pub(crate) fn work(&mut self, verb: Verb, offset: u64, length: u32) {
         let local = Pieces::one(START + offset, length, self.key);
-        let request = WorkRequest::new(7, verb, local);
-        self.endpoint.post_send(self.qpn, &request).expect("room");
+        self.request(&WorkRequest::new(7, verb, local));
+    }
+
+    /// Send a datagram to a queue pair of the guest.
+    pub(crate) fn send_datagram(&mut self, peer: Qpn, length: u32) {
+        let to = Address { flow: self.flow(), peer, qkey: QKEY };
+        let local = Pieces::one(START, length, self.key);
+        self.request(&WorkRequest::datagram(7, Verb::Send, local, to));
+    }
+
+    fn request(&mut self, request: &WorkRequest) {
+        let verb = request.verb;
+        self.endpoint.post_send(self.qpn, request).expect("room");
         let start = Instant::now();
         loop {
             self.turn();
@@ -200,7 +220,8 @@ impl Node {
         let now = self.now();
         let info = self.endpoint.query(self.qpn, now).expect("there");
         let Way { packets, faults, fault, .. } = self.way;
-        format!("{fault:?} befell {faults} of {packets} packets; {info:?}")
+        let took = self.begin.elapsed();
+        format!("{took:.1?}, {fault:?} befell {faults} of {packets} packets; {:?}", info.counters)
     }
 
     fn now(&self) -> Time {
