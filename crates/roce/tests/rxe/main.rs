@@ -31,7 +31,7 @@ fn is_root() -> bool {
 #[test]
 fn every_verb_goes_both_ways_between_rxe_and_us_also_where_packets_are_lost() {
     if is_root() {
-        both_ways(&guest::Guest::start(), &[Fault::Nothing, Fault::Lose(23)]);
+        both_ways(&guest::Guest::start(), &[Fault::Nothing, Fault::Lose(10)]);
     }
 }
 

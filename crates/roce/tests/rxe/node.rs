@@ -1,5 +1,6 @@
 //! Our end: an engine with one queue pair and one region, and the loop that drives it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lanekeeper_roce::engine::{
@@ -40,10 +41,16 @@ pub(crate) struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,
-    /// Each so-manieth is lost.
+    /// One of so many is lost.
     Lose(u32),
-    /// Each so-manieth is overtaken by the next.
+    /// One of so many is overtaken by the next.
     Overtake(u32),
+}
+
+/// What faults are drawn from: another for each connection of a run.
+fn seed() -> u64 {
+    static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// A packet that is held back.
@@ -53,6 +60,7 @@ struct Way {
     fault: Fault,
     packets: u32,
     faults: u32,
+    random: u64,
     held_in: Held,
     held_out: Held,
 }
@@ -62,7 +70,11 @@ impl Way {
     fn next(&mut self) -> Fault {
         self.packets += 1;
         let (Fault::Lose(every) | Fault::Overtake(every)) = self.fault else { return self.fault };
-        if !self.packets.is_multiple_of(every) {
+        // Not each so-manieth: what is repeated in rounds of that length would always lose the same.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        if !self.random.is_multiple_of(u64::from(every)) {
             return Fault::Nothing;
         }
         self.faults += 1;
@@ -82,7 +94,14 @@ impl Node {
         endpoint
             .modify(qpn, &Transition::Init(Init { qkey: QKEY, ..Init::default() }))
             .expect("from RESET");
-        let way = Way { fault: case.fault, packets: 0, faults: 0, held_in: None, held_out: None };
+        let way = Way {
+            fault: case.fault,
+            packets: 0,
+            faults: 0,
+            random: seed(),
+            held_in: None,
+            held_out: None,
+        };
         Self { endpoint, queue, qpn, key, wire, mtu: case.mtu, begin: Instant::now(), way }
     }
 
