@@ -4,7 +4,7 @@
 //!   clock, no allocation, and no input that it panics on.
 //! - [`transport`]: sockets that packets go by: UDP (v2) and packet sockets (v1 and v2).
 //! - [`engine`]: queue pairs: verbs on one side, packets on the other, without clock or socket.
-//! - [`driver`]: a loop that joins both with the real clock.
+//! - [`driver`]: a loop that joins endpoint and transport with the real clock.
 //! - [`dcqcn`]: congestion control at both ends.
 //! - [`sim`]: a network that never was, for tests: faults from a seed.
 //!

@@ -5,9 +5,9 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-use lanekeeper_roce::engine::Status;
+use lanekeeper_roce::engine::{Status, Verb};
 use lanekeeper_roce::sim::{Faults, Link, Marking, Random, Topology, Traffic};
-use lanekeeper_roce::wire::PathMtu;
+use lanekeeper_roce::wire::{PathMtu, Service};
 use rig::load::{Amount, Load, run};
 use rig::{Choice, pair};
 
@@ -110,7 +110,7 @@ fn a_read_that_the_network_copies_is_no_read_too_many() {
     let topology = Topology { faults, ..Topology::default() };
     let (mut network, left, right) = pair(1, &topology, &Choice { reads: 1, ..Choice::default() });
     for id in 0..500 {
-        let verb = lanekeeper_roce::engine::Verb::Read(right.remote(0));
+        let verb = Verb::Read(right.remote(0));
         left.verb(&mut network, id, verb, 0, 8000);
     }
     rig::settle(&mut network);
@@ -124,6 +124,46 @@ fn one_seed_is_one_history() {
     assert_ne!(history(11, 50, 5000), history(12, 50, 5000));
 }
 
+/// UC promises nothing but this: what arrives was sent, whole, in order, and once.
+#[test]
+fn an_unreliable_connection_loses_messages_but_never_mixes_them() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let faults = Faults {
+            loss: 0.02,
+            duplication: 0.05,
+            reorder: 0.02,
+            jitter: Duration::ZERO,
+            ..faults(&mut random)
+        };
+        let topology = Topology { faults, ..Topology::default() };
+        let choice = Choice { service: Service::Uc, mtu: PathMtu::M256, ..Choice::default() };
+        let (mut network, left, right) = pair(seed, &topology, &choice);
+        let (count, length) = (40_u64, 1000_u64);
+        for id in 0..count {
+            right.receive(&mut network, id, id * length, length as u32);
+        }
+        for id in 0..count {
+            let at = (id * length) as usize;
+            left.bytes(&mut network)[at..at + length as usize].fill(id as u8 + 1);
+            left.verb(&mut network, id, Verb::SendImmediate(id as u32), at as u64, length as u32);
+        }
+        rig::settle(&mut network);
+        assert_eq!(left.polled(&mut network).len() as u64, count, "sent is done");
+        let received = right.polled(&mut network);
+        assert!(received.len() > 5, "seed {seed}: some arrive, not {}", received.len());
+        let mut last = None;
+        for done in &received {
+            assert!(done.immediate > last, "seed {seed}: in order, once");
+            last = done.immediate;
+            let message = last.expect("the sender's number") as u8 + 1;
+            let at = (done.id * length) as usize;
+            let bytes = &right.bytes(&mut network)[at..at + length as usize];
+            assert!(bytes.iter().all(|byte| *byte == message), "seed {seed}: whole");
+        }
+    }
+}
+
 fn retransmissions(selective: bool) -> u64 {
     let faults = Faults { loss: 0.01, ..Faults::NONE };
     let link = Link { marking: Marking::NEVER, delay: Duration::from_micros(5), ..Link::default() };
@@ -131,7 +171,7 @@ fn retransmissions(selective: bool) -> u64 {
     let choice = Choice { selective, window: 128, mtu: PathMtu::M256, ..Choice::default() };
     let (mut network, left, right) = pair(3, &topology, &choice);
     for id in 0..50 {
-        let verb = lanekeeper_roce::engine::Verb::Write(right.remote(0));
+        let verb = Verb::Write(right.remote(0));
         left.verb(&mut network, id, verb, 0, 60_000);
     }
     rig::settle(&mut network);

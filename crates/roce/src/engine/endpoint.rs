@@ -264,7 +264,7 @@ impl Endpoint {
                 continue;
             };
             slot.armed = None;
-            self.context(now, index, |qp, context| qp.expire(context));
+            self.context(now, index, QueuePair::expire);
             self.wake(index);
             self.arm_deadline(index);
         }

@@ -300,15 +300,12 @@ impl Network {
 
 /// Writes a packet into a parcel, whose buffer is reused.
 fn fill(parcels: &mut Vec<Parcel>, index: usize, flow: &Flow, headers: &Headers, data: &[&[u8]]) {
-    match parcels.get_mut(index) {
-        Some(parcel) => {
-            (parcel.flow, parcel.headers, parcel.copies) = (*flow, *headers, 1);
-            parcel.payload.clear();
-        }
-        None => {
-            let (flow, headers) = (*flow, *headers);
-            parcels.push(Parcel { flow, headers, payload: Vec::new(), copies: 1 });
-        }
+    if let Some(parcel) = parcels.get_mut(index) {
+        (parcel.flow, parcel.headers, parcel.copies) = (*flow, *headers, 1);
+        parcel.payload.clear();
+    } else {
+        let (flow, headers) = (*flow, *headers);
+        parcels.push(Parcel { flow, headers, payload: Vec::new(), copies: 1 });
     }
     for slice in data {
         parcels[index].payload.extend_from_slice(slice);

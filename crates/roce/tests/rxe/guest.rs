@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 
 use lanekeeper_model::{MacAddr, Mtu};
+use lanekeeper_roce::wire::{PathMtu, Service};
 use lanekeeper_testbed::netns::{Lab, Namespace};
 use lanekeeper_vmm::{Driver, Host, Machine, Tap, TapPort, Vm, VmSpec};
 use tempfile::TempDir;
 
+use super::node::Fault;
 use super::{PATIENCE, rig};
 
 /// The guest's address.
@@ -60,7 +62,28 @@ impl Guest {
     }
 }
 
-/// How one of perftest's programs is called.
-pub(crate) fn perftest(tool: &str, arguments: &str) -> String {
-    format!("LC_ALL=C {tool} -F -d rxe0 -x 1 -m {} {arguments}", super::MTU)
+/// One run of one of perftest's programs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case<'a> {
+    pub(crate) tool: &'a str,
+    pub(crate) arguments: &'a str,
+    pub(crate) service: Service,
+    pub(crate) mtu: PathMtu,
+    pub(crate) fault: Fault,
+}
+
+impl<'a> Case<'a> {
+    /// Of a reliable connection, several packets a message.
+    pub(crate) const fn new(tool: &'a str, arguments: &'a str, fault: Fault) -> Self {
+        Self { tool, arguments, service: Service::Rc, mtu: PathMtu::M1024, fault }
+    }
+
+    /// How it is called in the guest; without a server's address it is one.
+    pub(crate) fn command(&self, port: u16, server: &str) -> String {
+        let Self { tool, arguments, mtu, .. } = self;
+        let service = format!("{:?}", self.service).to_uppercase();
+        // Atomic operations exist in one service alone, so it takes no such argument.
+        let service = if *tool == "ib_atomic_bw" { String::new() } else { format!("-c {service}") };
+        format!("LC_ALL=C {tool} -F -d rxe0 -x 1 -m {mtu} {service} -p {port} {arguments} {server}")
+    }
 }

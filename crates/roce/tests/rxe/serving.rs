@@ -1,60 +1,70 @@
 //! perftest in the guest is the client: it sends to us, and writes, reads and counts in our memory.
 
 use std::net::TcpListener;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lanekeeper_roce::engine::{CompletionKind, Status};
-use lanekeeper_roce::wire::Service;
+use lanekeeper_roce::wire::{PathMtu, Service};
 use lanekeeper_vmm::Host;
 
 use super::PATIENCE;
 use super::exchange::{Exchange, Said};
-use super::guest::{Guest, OURS, perftest};
-use super::node::{LENGTH, Node, pattern};
+use super::guest::{Case, Guest, OURS};
+use super::node::{Fault, LENGTH, Node, pattern};
 
 const MESSAGES: usize = 20;
 const SIZE: u32 = 5000;
 
-pub(crate) fn rxe_sends_writes_reads_and_counts_in_our_memory(
-    guest: &Guest,
-    lose_every: Option<u32>,
-) {
+pub(crate) fn rxe_sends_writes_reads_and_counts_in_our_memory(guest: &Guest, fault: Fault) {
     let size = format!("-n {MESSAGES} -s {SIZE}");
-    let mut node = served(guest, "ib_send_bw", &size, Service::Rc, lose_every);
-    let mut received = 0;
-    while let Some(done) = node.completion() {
-        assert_eq!((done.status, done.kind), (Status::Success, CompletionKind::Receive));
-        assert_eq!(done.bytes, SIZE);
-        received += 1;
-    }
-    assert_eq!(received, MESSAGES);
-    let node = served(guest, "ib_write_bw", &size, Service::Rc, lose_every);
-    let changed = (0..LENGTH).filter(|&at| node.memory()[at] != pattern(at)).count();
+    all_are_received(served(guest, &Case::new("ib_send_bw", &size, fault)), SIZE);
+    let changed = changed(&served(guest, &Case::new("ib_write_bw", &size, fault)));
     assert!(changed >= SIZE as usize / 2, "it wrote only {changed} other bytes");
-    let node = served(guest, "ib_read_bw", &size, Service::Rc, lose_every);
-    assert!((0..LENGTH).all(|at| node.memory()[at] == pattern(at)), "reading changes nothing");
-    let count = format!("-n {MESSAGES} -A FETCH_AND_ADD");
-    let node = served(guest, "ib_atomic_bw", &count, Service::Rc, lose_every);
-    let changed = (0..LENGTH).filter(|&at| node.memory()[at] != pattern(at)).count();
-    assert!((1..=64).contains(&changed), "counted in some words: {changed} bytes changed");
-    if lose_every.is_none() {
-        served(guest, "ib_write_bw", &format!("-c UC {size}"), Service::Uc, None);
+    let changed = self::changed(&served(guest, &Case::new("ib_read_bw", &size, fault)));
+    assert_eq!(changed, 0, "reading changes nothing");
+    for atomic in ["FETCH_AND_ADD", "CMP_AND_SWAP"] {
+        let count = format!("-n {MESSAGES} -A {atomic}");
+        let changed = self::changed(&served(guest, &Case::new("ib_atomic_bw", &count, fault)));
+        assert!(changed <= 64, "{atomic} in some words: {changed} bytes changed");
     }
 }
 
+pub(crate) fn rxe_uses_other_services_and_path_mtus(guest: &Guest) {
+    let size = format!("-n {MESSAGES} -s {SIZE}");
+    let plain = Case::new("ib_write_bw", &size, Fault::Nothing);
+    for mtu in [PathMtu::M256, PathMtu::M4096] {
+        assert_ne!(changed(&served(guest, &Case { mtu, ..plain })), 0);
+    }
+    assert_ne!(changed(&served(guest, &Case { service: Service::Uc, ..plain })), 0);
+    let send = Case { tool: "ib_send_bw", ..plain };
+    all_are_received(served(guest, &Case { service: Service::Uc, ..send }), SIZE);
+    let small = format!("-n {MESSAGES} -s 1000");
+    let datagrams = Case { service: Service::Ud, arguments: &small, ..send };
+    // Each with the 40 bytes that say from where it came.
+    all_are_received(served(guest, &datagrams), 1040);
+}
+
+fn changed(node: &Node) -> usize {
+    (0..LENGTH).filter(|&at| node.memory()[at] != pattern(at)).count()
+}
+
+fn all_are_received(mut node: Node, length: u32) {
+    let mut received = 0;
+    while let Some(done) = node.completion() {
+        assert_eq!((done.status, done.kind), (Status::Success, CompletionKind::Receive));
+        assert_eq!(done.bytes, length);
+        received += 1;
+    }
+    assert_eq!(received, MESSAGES);
+}
+
 /// Run one of perftest's programs in the guest against us, to its end.
-fn served(
-    guest: &Guest,
-    tool: &str,
-    arguments: &str,
-    service: Service,
-    lose_every: Option<u32>,
-) -> Node {
-    let mut node = Node::new(guest, service, lose_every);
+fn served(guest: &Guest, case: &Case) -> Node {
+    let mut node = Node::new(guest, case);
     let listen = || TcpListener::bind((OURS, 0));
     let listener = guest.host.run(listen).expect("enters").expect("listens");
     let port = listener.local_addr().expect("bound").port();
-    let command = perftest(tool, &format!("-p {port} {arguments} {OURS}"));
+    let command = case.command(port, OURS);
     let mut client = guest.vm.start(&command).expect("starts");
     listener.set_nonblocking(true).expect("set");
     let start = Instant::now();
@@ -82,13 +92,14 @@ fn served(
             Some(Said::End) => break,
             None => {}
         }
-        if start.elapsed() > PATIENCE {
+        let ended = exchange.is_none() && client.wait(Duration::ZERO).expect("answers").is_some();
+        if ended || start.elapsed() > PATIENCE {
             let output = client.stop().expect("stops");
-            panic!("{command} does not end: {output:?}; {}", node.story());
+            panic!("{command} does not get to its end: {output:?}; {}", node.story());
         }
     }
     let output = client.wait(PATIENCE).expect("answers").expect("has ended");
-    println!("{tool} {arguments} {lose_every:?}: {}", node.story());
+    println!("{command}: {}", node.story());
     assert_eq!(output.status, 0, "{command}: {output:?}; {}", node.story());
     node
 }

@@ -68,12 +68,12 @@ impl QueuePair {
 
     fn check(&self, work: &WorkRequest) -> Result<(), EngineError> {
         let service = self.settings.service;
-        let known = match (service, work.verb) {
+        let known = matches!(
+            (service, work.verb),
             (Service::Rc, _)
-            | (Service::Uc, Verb::Write(_) | Verb::WriteImmediate(..))
-            | (Service::Uc | Service::Ud, Verb::Send | Verb::SendImmediate(_)) => true,
-            _ => false,
-        };
+                | (Service::Uc, Verb::Write(_) | Verb::WriteImmediate(..))
+                | (Service::Uc | Service::Ud, Verb::Send | Verb::SendImmediate(_))
+        );
         if !known {
             return Err(EngineError::Verb { verb: work.verb, service });
         }

@@ -8,6 +8,9 @@ use crate::engine::sequence::Seq;
 use crate::engine::{EventKind, Status};
 use crate::wire::{Ecn, Flow, NakCode, Opcode, Packet, Qpn, Service};
 
+/// Of a P_Key, the bits that say which partition; the highest says who is a full member.
+const PARTITION: u16 = 0x7fff;
+
 impl QueuePair {
     /// Takes a packet with this queue pair's number on it.
     pub(crate) fn receive(&mut self, flow: &Flow, packet: &Packet, context: &mut Context) {
@@ -47,7 +50,7 @@ impl QueuePair {
             .path
             .as_ref()
             .is_some_and(|path| path.flow.dest == flow.source && path.flow.version == flow.version);
-        alive && known && (bth.pkey ^ self.pkey) & 0x7fff == 0 && (!connected || from_peer)
+        alive && known && bth.pkey & PARTITION == self.pkey & PARTITION && (!connected || from_peer)
     }
 
     /// A mark on data asks for a CNP to where it came from (IBTA A17.9).

@@ -66,7 +66,7 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(ready: &ReadyToSend) -> Requester {
+    pub(super) fn new(ready: ReadyToSend) -> Requester {
         let start = Seq::start(ready.first_psn);
         Requester {
             unacked: start,

@@ -30,7 +30,7 @@ impl QueuePair {
                 self.state = QpState::Init;
             }
             (QpState::Init, Transition::Rtr(ready)) => self.ready_to_receive(ready)?,
-            (QpState::Rtr, Transition::Rts(ready)) => self.ready_to_send(ready)?,
+            (QpState::Rtr, Transition::Rts(ready)) => self.ready_to_send(*ready)?,
             (QpState::Sqe, Transition::Resume) => self.state = QpState::Rts,
             (from, _) => return Err(EngineError::Transition { from, to: transition.to() }),
         }
@@ -45,7 +45,7 @@ impl QueuePair {
         Ok(())
     }
 
-    fn ready_to_send(&mut self, ready: &ReadyToSend) -> Result<(), EngineError> {
+    fn ready_to_send(&mut self, ready: ReadyToSend) -> Result<(), EngineError> {
         within("the timeout code", ready.ack_timeout, 31)?;
         within("the retry count", ready.retries, 7)?;
         within("the RNR retry count", ready.rnr_retries, 7)?;
