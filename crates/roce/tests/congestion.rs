@@ -91,11 +91,11 @@ fn incast(topology: &Topology, millis: u64) -> Incast {
     }
 }
 
+#[allow(clippy::cast_precision_loss)]
 fn settled(incast: &Incast, marking: Marking) {
     let fair = incast.shares.iter().all(|share| (0.9..1.1).contains(share));
     assert!(fair, "each sender has its share: {incast:?}");
     assert!(incast.used > 0.9, "the link is used: {incast:?}");
-    #[allow(clippy::cast_precision_loss)]
     let kmax = marking.maximum as f64;
     let kmin = marking.minimum as f64;
     assert!(incast.mean > kmin && incast.mean < kmax, "marks hold the queue: {incast:?}");

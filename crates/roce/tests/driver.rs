@@ -23,14 +23,15 @@ struct End {
 impl End {
     fn new() -> End {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let wire = UdpWire::open(&UdpConfig { port: 0, ..UdpConfig::new(local) }).unwrap();
+        let wire =
+            UdpWire::open(&UdpConfig { port: 0, ..UdpConfig::new(local) }).expect("a socket");
         let mut endpoint = Endpoint::new(Config::default());
         let (domain, queue) = (endpoint.domain(), endpoint.completion_queue());
         let bytes = vec![0; SIZE as usize + 8].into();
-        let key = endpoint.regions.register(domain, 0, bytes, Access::ALL).unwrap();
+        let key = endpoint.regions.register(domain, 0, bytes, Access::ALL).expect("a region");
         let settings = QpSettings { window: 32, ..QpSettings::new(Service::Rc, domain, queue) };
-        let qpn = endpoint.create(settings).unwrap();
-        endpoint.modify(qpn, &Transition::Init(Init::default())).unwrap();
+        let qpn = endpoint.create(settings).expect("a queue pair");
+        endpoint.modify(qpn, &Transition::Init(Init::default())).expect("INIT");
         End { driver: Driver::new(endpoint, wire), qpn, queue, key }
     }
 
@@ -52,17 +53,17 @@ impl End {
             rnr_retries: 7,
             reads: 4,
         };
-        self.driver.endpoint.modify(self.qpn, &Transition::Rtr(rtr)).unwrap();
-        self.driver.endpoint.modify(self.qpn, &Transition::Rts(rts)).unwrap();
+        self.driver.endpoint.modify(self.qpn, &Transition::Rtr(rtr)).expect("RTR");
+        self.driver.endpoint.modify(self.qpn, &Transition::Rts(rts)).expect("RTS");
     }
 
     fn post(&mut self, id: u64, verb: Verb, length: u32) {
         let work = WorkRequest::new(id, verb, Pieces::one(0, length, self.key));
-        self.driver.endpoint.post_send(self.qpn, &work).unwrap();
+        self.driver.endpoint.post_send(self.qpn, &work).expect("work is posted");
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        self.driver.endpoint.regions.bytes_mut(self.key).unwrap()
+        self.driver.endpoint.regions.bytes_mut(self.key).expect("the region")
     }
 }
 
@@ -81,8 +82,8 @@ fn completions(left: &mut End, right: &mut End, count: usize) -> Vec<Completion>
     let mut done = Vec::new();
     while done.len() < count {
         assert!(Instant::now() < limit, "{done:?}");
-        left.driver.run(Duration::ZERO, |_| false).unwrap();
-        right.driver.run(Duration::from_micros(50), |_| false).unwrap();
+        left.driver.run(Duration::ZERO, |_| false).expect("a turn");
+        right.driver.run(Duration::from_micros(50), |_| false).expect("a turn");
         done.extend(std::iter::from_fn(|| left.driver.endpoint.poll(left.queue)));
     }
     done

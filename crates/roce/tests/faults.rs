@@ -178,7 +178,7 @@ fn retransmissions(selective: bool) -> u64 {
     let done = left.polled(&mut network);
     assert!(done.len() == 50 && done.iter().all(|done| done.status == Status::Success));
     let now = network.now();
-    network.endpoint(0).query(left.qpn, now).unwrap().counters.retransmissions
+    network.endpoint(0).query(left.qpn, now).expect("a queue pair").counters.retransmissions
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn statuses(completions: &[Completion]) -> Vec<(u64, Status)> {
 
 fn state(network: &mut Network, end: &End) -> QpState {
     let now = network.now();
-    network.endpoint(end.port).query(end.qpn, now).unwrap().state
+    network.endpoint(end.port).query(end.qpn, now).expect("a queue pair").state
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_send_of_any_length_fills_the_peers_receive() {
             left.verb(&mut network, 1, Verb::SendImmediate(0xabcd), 0, length);
             settle(&mut network);
             let sent = left.bytes(&mut network)[..length as usize].to_vec();
-            let got = right.bytes(&mut network)[100..][..length as usize + 1].to_vec();
+            let got = right.bytes(&mut network)[100..][..=length as usize].to_vec();
             assert_eq!(got[..length as usize], sent, "{mtu} {length}");
             assert_eq!(got[length as usize], 0);
             let received = right.polled(&mut network);

@@ -8,6 +8,9 @@ use crate::engine::endpoint::Context;
 use crate::engine::sequence::Seq;
 use crate::wire::{Operation, Packet};
 
+/// Answers that may wait besides one for each READ and atomic under way.
+const SPARE: usize = 16;
+
 impl QueuePair {
     /// Answers a request from before `expected` again.
     pub(super) fn repeat(&mut self, seq: Seq, packet: &Packet, context: &Context) {
@@ -38,7 +41,10 @@ impl QueuePair {
         while self.responder.replies.back().is_some_and(|owed| owed.next() >= seq) {
             self.responder.replies.pop_back();
         }
-        self.responder.replies.push_back(reply);
+        // A peer that asks for ever more pieces of one READ again has no need of all of them at once.
+        if self.responder.replies.len() <= self.responder.reads + SPARE {
+            self.responder.replies.push_back(reply);
+        }
     }
 
     /// A READ of the same bytes, or of the rest of them: it must stay within the places of the first
