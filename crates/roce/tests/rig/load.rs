@@ -321,7 +321,9 @@ impl Load {
 /// Runs loads in both directions over one connection until both are over.
 pub fn run(network: &mut Network, loads: &mut [Load; 2], limit: u64) {
     let mut steps = 0_u64;
-    loads.iter_mut().for_each(|load| load.fill(network));
+    for load in loads.iter_mut() {
+        load.fill(network);
+    }
     while !loads.iter().all(Load::is_over) {
         assert!(network.now().nanos() < limit, "not over in time: {:?}", network.traffic());
         steps += 1;
@@ -331,10 +333,14 @@ pub fn run(network: &mut Network, loads: &mut [Load; 2], limit: u64) {
         }
         // A receive that was held back comes in the end, though nothing else completes.
         if port.is_none() || steps.is_multiple_of(1024) {
-            loads.iter_mut().for_each(|load| load.post_receives(network, true));
+            for load in loads.iter_mut() {
+                load.post_receives(network, true);
+            }
         }
     }
-    loads.iter().for_each(|load| load.finish(network));
+    for load in loads.iter() {
+        load.finish(network);
+    }
 }
 
 /// Polls what completed at a port. A connection that failed at one end is ended at both, as its
@@ -344,7 +350,9 @@ fn take(network: &mut Network, loads: &mut [Load; 2], port: usize) {
         return;
     }
     if loads.iter().all(|load| load.failed.is_none()) {
-        loads.iter_mut().for_each(|load| load.fill(network));
+        for load in loads.iter_mut() {
+            load.fill(network);
+        }
         return;
     }
     for load in loads.iter_mut() {
