@@ -119,7 +119,11 @@ impl NodeError {
     /// a server of images that is not reached.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::File { .. } | Self::Fetch { .. } | Self::Held { .. } | Self::Overtaken => true,
+            Self::File { .. }
+            | Self::Fetch { .. }
+            | Self::Held { .. }
+            | Self::Overtaken
+            | Self::Unclaimed(_) => true,
             Self::Nic { source, .. } => matches!(
                 source,
                 // VFs may be made again, by `lanekeeper host recover` or its agent.
@@ -130,7 +134,6 @@ impl NodeError {
             ),
             Self::Vm(error) => matches!(error, VmError::Io { .. } | VmError::Immortal { .. }),
             Self::Claim { source, .. } | Self::Owner(source) => of_the_owner_may_pass(source),
-            Self::Unclaimed(_) => true,
             _ => false,
         }
     }

@@ -99,7 +99,7 @@ fn link(lanes: &Lanes, lane: &Lane, port: &DesiredPort) -> ProofCheck {
     let status: Result<_, NodeError> = lanes.of(lane).and_then(|nics| nics.status(lane));
     match status {
         Ok(status) if status.stopped.is_some() => {
-            let why = status.stopped.map(|why| why.to_string()).unwrap_or_default();
+            let why = status.stopped.unwrap_or_default();
             let remedy = "the guest's driver broke its rings: reboot the VM";
             failed(&port.name, look, format!("{lane} is stopped: {why}"), remedy)
         }

@@ -365,7 +365,7 @@ mod tests {
         }
         let nak = |syndrome| {
             frame(2, 1, 40, Opcode::RC_ACKNOWLEDGE, 0, move |_, it| {
-                it.aeth = Some(Aeth { syndrome, msn: 1 })
+                it.aeth = Some(Aeth { syndrome, msn: 1 });
             })
         };
         table.see(1, &nak(Syndrome::Nak(NakCode::PsnSequence)), 2);

@@ -481,7 +481,7 @@ impl Worker {
                 Err(reason) => tally.rx_drop(reason),
             }
         }
-        if received.len() > 0 && is_due(until_roce, shared.config.roce_sampling) {
+        if !received.is_empty() && is_due(until_roce, shared.config.roce_sampling) {
             look_at_roce(shared, batch, roce::From::Uplink, started);
         }
         deliver(round, batch, 0, |frame| Gather::from_slice(received.frame(frame).1));

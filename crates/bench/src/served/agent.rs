@@ -129,21 +129,18 @@ impl Agent {
                 "/v1/agent/heartbeat",
                 Some(&heartbeat),
             );
-            match tokio::time::timeout(PATIENCE, call).await {
-                Ok(Ok(answer)) => {
-                    if last.elapsed() > lease {
-                        self.seen.lapsed.fetch_add(1, Ordering::Relaxed);
-                    }
-                    last = Instant::now();
-                    self.seen.beat(self.n, began.elapsed());
-                    lease = Duration::from_secs(answer.lease_seconds.into());
-                    tokio::time::sleep_until((began + lease / 3).into()).await;
-                }
-                Ok(Err(_)) | Err(_) => {
-                    self.seen.failed.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(AGAIN).await;
-                }
+            let Ok(Ok(answer)) = tokio::time::timeout(PATIENCE, call).await else {
+                self.seen.failed.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            };
+            if last.elapsed() > lease {
+                self.seen.lapsed.fetch_add(1, Ordering::Relaxed);
             }
+            last = Instant::now();
+            self.seen.beat(self.n, began.elapsed());
+            lease = Duration::from_secs(answer.lease_seconds.into());
+            tokio::time::sleep_until((began + lease / 3).into()).await;
         }
     }
 

@@ -31,6 +31,8 @@ use crate::{BenchError, Stop};
 
 /// Hosts that are enrolled at once.
 const AT_ONCE: usize = 64;
+/// How often a host that could not be enrolled tries again.
+const TRIES: usize = 10;
 /// How long the fleet is watched without VMs that come and go.
 const REST: Duration = Duration::from_secs(15);
 /// How long a server that was killed may take until a VM is ACTIVE, and until all hosts are heard.
@@ -339,8 +341,17 @@ impl Enrolling<'_> {
                 let (server, trust) = (self.place.address(), self.trust.clone());
                 let (operator, seen) = (Arc::clone(operator), Arc::clone(self.seen));
                 let over = Arc::clone(self.over);
-                enrolling
-                    .spawn(async move { enrol(n, server, &trust, &operator, &seen, &over).await });
+                enrolling.spawn(async move {
+                    let mut tries = 0;
+                    loop {
+                        match enrol(n, server, &trust, &operator, &seen, &over).await {
+                            // A busy store may not have answered in time; a new token does no harm.
+                            Err(_) if tries < TRIES => tries += 1,
+                            done => return done,
+                        }
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                    }
+                });
             }
             if n >= AT_ONCE
                 && let Some(agent) = enrolling.join_next().await

@@ -18,6 +18,10 @@ use crate::tls::token::{Kind, Secret, SecretHash};
 /// How long a host counts as alive after its agent's last sign of life.
 pub const LEASE: Duration = Duration::from_secs(15);
 
+/// An agent that has not heard for more revisions is told at once: to see whether any of them concerns
+/// it, all would be read. After a restart that would be every revision since, for each host.
+const FAR_BEHIND: u64 = 256;
+
 /// A one-time token, as it is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct StoredToken {
@@ -289,7 +293,8 @@ impl Cloud {
         Ok(Desired { revision: revision.get(), vms: vms?, proofs: proofs? })
     }
 
-    /// What a host shall have, once that has changed after a revision, or after `wait`.
+    /// What a host shall have, once that has changed after a revision, or after `wait`; at once if much
+    /// else has changed since.
     ///
     /// # Errors
     /// [`CloudError::Store`].
@@ -300,6 +305,10 @@ impl Cloud {
         after: u64,
         wait: Duration,
     ) -> Result<Desired, CloudError> {
+        let now = self.desired(region, host).await?;
+        if now.revision.saturating_sub(after) > FAR_BEHIND {
+            return Ok(now);
+        }
         let scope = Scope::Under(keys::desired(region, host));
         let after = crate::store::Revision::from_number(after.max(1));
         if let Ok(mut watch) = self.store.watch(scope, after).await {

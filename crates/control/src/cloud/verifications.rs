@@ -3,6 +3,7 @@
 //! from what is there and from its deadline.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use lanekeeper_model::Mtu;
 use serde::{Deserialize, Serialize};
@@ -155,8 +156,8 @@ impl Cloud {
     ) -> Result<BTreeMap<u64, Network>, CloudError> {
         let mut networks = BTreeMap::new();
         for id in members.iter().flat_map(|member| &member.ports).map(|port| port.network) {
-            if !networks.contains_key(&id) {
-                networks.insert(id, self.get::<Network>(organization, id).await?.value);
+            if let Entry::Vacant(unread) = networks.entry(id) {
+                unread.insert(self.get::<Network>(organization, id).await?.value);
             }
         }
         Ok(networks)
@@ -295,7 +296,8 @@ impl Cloud {
 
 fn shorten(text: &mut String) {
     if text.len() > MOST_TEXT {
-        text.truncate(text.floor_char_boundary(MOST_TEXT));
+        let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= MOST_TEXT).last();
+        text.truncate(end.unwrap_or_default());
         text.push('…');
     }
 }

@@ -245,3 +245,28 @@ async fn what_passes_a_vms_vfs_is_used_while_it_lives_and_when_it_is_gone() {
     rig.until_status(&["h1"], vm, "").await;
     assert_eq!(used().await, (json!(1001), json!(500), false));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_has_not_heard_for_long_is_told_at_once_and_any_other_when_there_is_something()
+ {
+    let rig = Rig::new().await;
+    rig.host("h1", 1).await;
+    let (region, h1) = (region(), host("h1"));
+    let now = rig.cloud.desired(&region, &h1).await.expect("read").revision;
+    // Longer than the test may take.
+    let wait = std::time::Duration::from_secs(3600);
+    let waiting = rig.cloud.desired_after(&region, &h1, now, wait);
+    let environment = rig.environment("lab").await;
+    let (told, _) = tokio::join!(waiting, rig.vm(environment, "v1"));
+    assert_eq!(told.expect("told").vms.len(), 1);
+
+    // Much happens that does not concern it.
+    let store = rig.cloud.store();
+    for _ in 0..300 {
+        let other = keys::desired_vm(&region, &host("h2"), 1);
+        let written = lanekeeper_control::store::Transaction::new().put(other, "{}");
+        store.commit(written).await.expect("written");
+    }
+    let far = rig.cloud.desired_after(&region, &h1, now, wait).await.expect("told");
+    assert!(far.revision >= now + 300 && far.vms.len() == 1);
+}

@@ -131,13 +131,12 @@ pub(crate) fn run(args: &Vms) -> Result<ExitCode, Failure> {
     let cache = guest_image::cache_folder();
     let image = guest(&config, &cache)?;
     let qemu = qemu(&config)?;
-    let accel = match config.accel {
-        Some(accel) => accel,
-        None => {
-            let verdict = accel::choose(&qemu, &image.kernel, &cache).map_err(work)?;
-            tracing::info!("{}", verdict.reason);
-            verdict.accel
-        }
+    let accel = if let Some(accel) = config.accel {
+        accel
+    } else {
+        let verdict = accel::choose(&qemu, &image.kernel, &cache).map_err(work)?;
+        tracing::info!("{}", verdict.reason);
+        verdict.accel
     };
     let builtin = Builtin {
         kernel: image.kernel.clone(),

@@ -146,7 +146,9 @@ impl Metrics {
         let mut text = String::new();
         for (metric, (help, samples)) in &self.families {
             let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} counter\n");
-            samples.iter().for_each(|sample| text.push_str(sample));
+            for sample in samples {
+                text.push_str(sample);
+            }
         }
         text
     }

@@ -45,7 +45,7 @@ struct ShownNic {
     pf: PfStatus,
     vfs: Vec<ShownVf>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    roce: Option<RoceReport>,
+    roce: Option<Box<RoceReport>>,
 }
 
 /// What a folder's name says that its NIC is called, written as a PF is.
@@ -72,7 +72,7 @@ struct Silent {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Shown {
-    Nic(ShownNic),
+    Nic(Box<ShownNic>),
     Silent(Silent),
 }
 
@@ -89,12 +89,13 @@ pub(super) fn show(
         (Some(name), _) => {
             let nic = place.named(name)?;
             let read = read(&nic.client, name, vf, roce).map_err(|error| nic.failed(&error))?;
-            vec![Shown::Nic(read)]
+            vec![Shown::Nic(Box::new(read))]
         }
         (None, Some(dir)) => {
             let client = Client::at(dir).map_err(|error| Failure::Work(silence(&error, dir)))?;
             let read = read_first(&client, roce);
-            vec![Shown::Nic(read.map_err(|error| Failure::Work(explain(&error, dir)))?)]
+            let read = read.map_err(|error| Failure::Work(explain(&error, dir)))?;
+            vec![Shown::Nic(Box::new(read))]
         }
         (None, None) => read_all(&place.folders()?, roce),
     };
@@ -140,7 +141,7 @@ fn read_folder(dir: &Path, roce: bool) -> Shown {
             read_first(&client, roce).map_err(|error| (ErrorKind::Other, explain(&error, dir)))
         });
     match read {
-        Ok(nic) => Shown::Nic(nic),
+        Ok(nic) => Shown::Nic(Box::new(nic)),
         Err((kind, error)) => {
             let soft = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let forbidden = kind == ErrorKind::PermissionDenied;
@@ -169,7 +170,7 @@ fn read(
         Some(vf) => vec![read(vf)?],
         None => VfIndex::first(pf.num_vfs).map(read).collect::<Result<_, HardwareError>>()?,
     };
-    let roce = roce.then(|| client.roce(name)).transpose()?;
+    let roce = roce.then(|| client.roce(name)).transpose()?.map(Box::new);
     Ok(ShownNic { pf, vfs, roce })
 }
 
@@ -196,7 +197,8 @@ fn describe(ShownNic { pf, vfs, roce }: &ShownNic) -> String {
 fn metrics(shown: &[Shown]) -> String {
     let mut metrics = super::roce::Metrics::default();
     for shown in shown {
-        let Shown::Nic(ShownNic { pf, vfs, roce }) = shown else { continue };
+        let Shown::Nic(nic) = shown else { continue };
+        let ShownNic { pf, vfs, roce } = nic.as_ref();
         let PfId::Soft(name) = &pf.pf else { continue };
         for ShownVf { status, counters } in vfs {
             metrics.vf(name.as_str(), &status.vf.to_string(), counters);

@@ -34,14 +34,13 @@ pub(super) fn look(config: &NodeConfig, nics: &HardwareNics) -> Result<Own, Node
             tracing::warn!(pf = offered.record.name, "the name is too long for the server");
             continue;
         };
-        match reading_of(&offered, &seen) {
-            Some(reading) => {
-                let netdev = reading.netdev.as_ref();
-                let neighbour = netdev.and_then(|netdev| neighbours.get(&netdev.name));
-                pfs.push(pf(config, name, &offered, reading, &tree, neighbour));
-            }
-            None => tracing::warn!(pf = %name, "it does not answer, and is not reported"),
-        }
+        let Some(reading) = reading_of(&offered, &seen) else {
+            tracing::warn!(pf = %name, "it does not answer, and is not reported");
+            continue;
+        };
+        let netdev = reading.netdev.as_ref();
+        let neighbour = netdev.and_then(|netdev| neighbours.get(&netdev.name));
+        pfs.push(pf(config, name, &offered, reading, &tree, neighbour));
     }
     let wanted = config.hardware.as_ref().and_then(|hardware| hardware.gpus.as_ref());
     Ok(Own { pfs, gpus: wanted.and_then(|wanted| gpus(wanted, &tree)) })

@@ -164,7 +164,7 @@ impl HardwareNics {
             };
             let vfs = record.vfs.keys().filter(|vf| ours(vf) || free(vf)).copied().collect();
             let ours = record.vfs.keys().filter(|vf| ours(vf)).copied().collect();
-            offered.push(OfferedPf { vfs, ours, record });
+            offered.push(OfferedPf { record, vfs, ours });
         }
         Ok(offered)
     }
@@ -254,10 +254,11 @@ impl HardwareNics {
     fn release(&self, lane: &Lane, claimed: &Claimed) -> Result<(), NodeError> {
         let which = Which::Claim(claimed.id.clone());
         let released = self.owner.release(&which, &claimed.token).map_err(of(lane))?;
-        match &released {
+        if matches!(released, Released::Quarantined { .. }) {
             // It is not offered any more, so that no VM gets it.
-            Released::Quarantined { .. } => tracing::error!(vf = %lane, "{released}"),
-            _ => tracing::info!(vf = %lane, "{released}"),
+            tracing::error!(vf = %lane, "{released}");
+        } else {
+            tracing::info!(vf = %lane, "{released}");
         }
         Ok(())
     }

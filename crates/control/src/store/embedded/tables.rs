@@ -272,10 +272,14 @@ pub(super) fn log(
         }
         let mut changes = Vec::new();
         for text in keys.value() {
-            let key = Key::parse(text).map_err(|error| foreign(&error))?;
-            if !scope.holds(&key) {
+            let is_in_scope = match scope {
+                Scope::Key(key) => key.as_str() == text,
+                Scope::Under(prefix) => text.starts_with(prefix.as_str()),
+            };
+            if !is_in_scope {
                 continue;
             }
+            let key = Key::parse(text).map_err(|error| foreign(&error))?;
             let version = versions.get((text, revision)).map_err(disk)?;
             let version = version.as_ref().and_then(redb::AccessGuard::value);
             changes.push(entry(text, revision, version)?.map_or(Change::Delete(key), Change::Put));
