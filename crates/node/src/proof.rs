@@ -181,6 +181,7 @@ mod tests {
     use std::sync::Arc;
 
     use lanekeeper_control::protocol::ProofPeer;
+    use lanekeeper_hw::Hardware;
     use lanekeeper_model::{Mtu, VfChange};
     use lanekeeper_vmm::{HostError, Job};
 
@@ -233,7 +234,6 @@ mod tests {
         assert_eq!(of(&report, "reaches w-2/rail0").verdict, CheckVerdict::Skipped);
         // Somebody changes the VF beside us.
         let change = VfChange { trust: Some(true), ..VfChange::default() };
-        use lanekeeper_hw::Hardware;
         let pf = lanekeeper_model::PfId::Soft("nic0".parse().expect("a name"));
         nics.set_vf(&pf, lane.vf, &change).expect("set");
         let report = prove(&asked(&vm), &lanes, Some((&vm, &Mute)));

@@ -57,7 +57,11 @@ fn incast(topology: &Topology, millis: u64) -> Incast {
             pair
         })
         .collect();
-    pairs.iter().for_each(|(from, to)| (0..16).for_each(|_| post(&mut network, from, to)));
+    for (from, to) in &pairs {
+        for _ in 0..16 {
+            post(&mut network, from, to);
+        }
+    }
     let (half, whole) = (millis * 500_000, millis * 1_000_000);
     let mut bytes = [0_u64; SENDERS];
     let (mut queued, mut samples, mut next, mut deepest) = (0_u64, 0_u64, half, 0);

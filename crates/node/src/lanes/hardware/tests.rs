@@ -74,11 +74,6 @@ impl Rig {
         HardwareNics::new(owner, self.folder.path(), pools).expect("opens")
     }
 
-    fn offers(&self, nics: &HardwareNics) -> Vec<usize> {
-        let offered = nics.offered().expect("read");
-        offered.iter().flat_map(|pf| &pf.vfs).map(|vf| vf.get()).collect()
-    }
-
     fn mac_of(&self, lane: &Lane) -> MacAddr {
         let vf = self.fake.read(self.pf).expect("read").vf(lane.vf).cloned().expect("there");
         vf.attributes.expect("told").mac
@@ -92,6 +87,11 @@ impl Rig {
     fn close(&self, lane: &Lane) {
         self.fake.close_vf(self.pf, lane.vf).expect("closed");
     }
+}
+
+fn offers(nics: &HardwareNics) -> Vec<usize> {
+    let offered = nics.offered().expect("read");
+    offered.iter().flat_map(|pf| &pf.vfs).map(|vf| vf.get()).collect()
 }
 
 fn lane(vf: u32) -> Lane {
@@ -126,7 +126,7 @@ fn a_vm_gets_a_vf_of_any_driver_by_vfio_and_gives_it_back_scrubbed() {
         nics.scrub(&lane).expect("scrubbed");
         nics.scrub(&lane).expect("it is done already");
         assert_ne!(rig.mac_of(&lane), on.mac, "{driver:?}");
-        assert_eq!(rig.offers(&nics), [0, 1, 2, 3], "{driver:?}");
+        assert_eq!(offers(&nics), [0, 1, 2, 3], "{driver:?}");
     }
 }
 
@@ -141,7 +141,7 @@ fn an_agent_that_was_killed_finds_its_claims_by_its_secret_and_others_are_not_of
     assert!(nics.is(&lane(1), &on).expect("read"));
     let mut want = vec![0, 1, 2, 3];
     want.retain(|vf| *vf != other.vf.get());
-    assert_eq!(rig.offers(&nics), want);
+    assert_eq!(offers(&nics), want);
     let stolen = Lane { vf: other.vf, ..lane(0) };
     let error = nics.set(&stolen, &wanted(6, LinkState::Auto)).expect_err("another's");
     assert!(!error.may_pass(), "{error}");
@@ -215,9 +215,9 @@ fn what_somebody_changed_beside_us_is_seen_and_made_anew() {
 fn only_the_pools_that_the_operator_names_are_offered() {
     let rig = Rig::new(Personality::Ice);
     let named = |pool: &str| rig.nics_of(&[pool.to_owned()]);
-    assert_eq!(rig.offers(&named("lanes")).len(), 4);
+    assert_eq!(offers(&named("lanes")).len(), 4);
     let none = named("others");
-    assert!(rig.offers(&none).is_empty());
+    assert!(offers(&none).is_empty());
     assert!(!none.has(&lane(0).pf).expect("read"));
 }
 
@@ -251,7 +251,7 @@ fn what_a_nic_cannot_enforce_is_refused_by_its_name() {
     wanted.rate.min = Mbps(100);
     let error = nics.set(&lane(0), &wanted).expect_err("igb has no minimum rate");
     assert!(!error.may_pass() && error.to_string().contains("min_rate"), "{error}");
-    assert_eq!(rig.offers(&nics), [0, 1, 2, 3], "it is free and scrubbed again");
+    assert_eq!(offers(&nics), [0, 1, 2, 3], "it is free and scrubbed again");
 }
 
 #[test]
@@ -317,13 +317,14 @@ fn a_damaged_record_leaves_out_its_own_pf_alone() {
     let nics = rig.nics();
     nics.set(&lane(0), &wanted(5, LinkState::Auto)).expect("set");
     let ledger = rig.folder.path().join("ledger");
-    let files = std::fs::read_dir(&ledger).expect("listed").map(|it| it.expect("an entry").path());
-    let record = files.filter(|it| it.extension().is_some_and(|it| it == "json")).next();
+    let mut files =
+        std::fs::read_dir(&ledger).expect("listed").map(|it| it.expect("an entry").path());
+    let record = files.find(|it| it.extension().is_some_and(|it| it == "json"));
     let copy = ledger.join("pf-another-00000000.json");
     std::fs::write(&copy, "{ damaged").expect("written");
     assert!(nics.has(&lane(0).pf).expect("read"));
-    assert_eq!(rig.offers(&nics), [0, 1, 2, 3]);
+    assert_eq!(offers(&nics), [0, 1, 2, 3]);
     std::fs::write(record.expect("a record"), "{ damaged").expect("written");
     assert!(!nics.has(&lane(0).pf).expect("read"));
-    assert!(rig.offers(&nics).is_empty());
+    assert!(offers(&nics).is_empty());
 }
