@@ -567,3 +567,38 @@ fn a_nic_without_its_uplink_leaves_no_folder_unless_there_was_one() {
     assert!(above.exists());
     std::fs::remove_dir_all(&above).expect("was there before");
 }
+
+/// An RDMA WRITE of RoCE v1 that wants an acknowledgement, as a NIC sends it: GRH, BTH, RETH.
+fn roce_write(psn: u8) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 40 + 12 + 16 + 64 + 4];
+    frame[..6].copy_from_slice(&mac(1).0);
+    frame[6..12].copy_from_slice(&mac(0).0);
+    // Annex A16: the Ethertype; then a GRH, which is laid out as an IPv6 header.
+    frame[12..14].copy_from_slice(&[0x89, 0x15]);
+    frame[14] = 0x60;
+    frame[14 + 6..14 + 8].copy_from_slice(&[0x1b, 64]);
+    frame[14 + 8 + 15] = 1;
+    frame[14 + 24 + 15] = 2;
+    // RC RDMA WRITE ONLY to queue pair 17.
+    let bth = 14 + 40;
+    frame[bth] = 0x0a;
+    frame[bth + 2..bth + 4].fill(0xff);
+    frame[bth + 7] = 17;
+    frame[bth + 8] = 0x80;
+    frame[bth + 11] = psn;
+    frame
+}
+
+#[test]
+fn roce_is_told_by_vf_and_queue_pair_through_the_control_socket() {
+    let rig = Rig::with(2, |config| config.roce_sampling = 1);
+    let (mut a, mut b) = (rig.driver(0, VfOptions::default()), rig.driver(1, VfOptions::default()));
+    send(&mut a, &[roce_write(0), roce_write(1), roce_write(0), frame(mac(1), mac(0), 7, 100)]);
+    assert_eq!(receive(&mut b, 4).len(), 4);
+    let name = &rig.config.name;
+    let report = Client::for_run_dir(name.clone(), &rig.dir).roce(name).expect("told");
+    let (vf, seen) = report.vfs.first_key_value().expect("VF 0 has sent");
+    assert_eq!((vf.get(), seen.packets, seen.messages, seen.retransmitted), (0, 3, 3, 1));
+    let [pair] = report.pairs.as_slice() else { panic!("{report:?}") };
+    assert_eq!((pair.qp, pair.version), (17, 1));
+}
