@@ -33,7 +33,7 @@ mod tests;
 
 /// How long the server may hold back what is desired until there is something new.
 const HOLD: Duration = Duration::from_secs(20);
-/// After a call that failed.
+/// After a call that failed, on average.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether the lease still holds.
 const WATCH: Duration = Duration::from_millis(100);
@@ -190,6 +190,15 @@ where
     }
 }
 
+/// How long to wait after a call that failed: from three quarters of [`AGAIN`] to five, so that the
+/// agents of a fleet whose server was away do not come back all at once.
+fn again() -> Duration {
+    let mut byte = [128];
+    // Without it all wait the same, as they would without this.
+    let _ = rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK);
+    AGAIN * 3 / 4 + AGAIN / 2 * u32::from(byte[0]) / 256
+}
+
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, NodeError> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(NodeError::Thread)
 }
@@ -234,7 +243,7 @@ where
                 }
                 Err(error) => {
                     tracing::warn!(%error, "no sign of life was taken");
-                    AGAIN
+                    again()
                 }
             };
             if self.stop.wait(pause) {
@@ -320,7 +329,7 @@ where
                 }
                 Err(error) => {
                     tracing::warn!(%error, "it is not known what is desired");
-                    AGAIN
+                    again()
                 }
             };
             if self.stop.wait(pause) {
@@ -357,7 +366,7 @@ where
     fn report(&self) {
         let (mut seen, mut told) = (0, true);
         loop {
-            let (version, vms) = self.means.board.wait(seen, if told { REPEAT } else { AGAIN });
+            let (version, vms) = self.means.board.wait(seen, if told { REPEAT } else { again() });
             if self.stop.wait(Duration::ZERO) {
                 return;
             }
@@ -374,7 +383,7 @@ where
                 }
                 Err(error) => {
                     tracing::warn!(%error, "what became of VMs was not told");
-                    if self.stop.wait(AGAIN) {
+                    if self.stop.wait(again()) {
                         return;
                     }
                     false
@@ -410,7 +419,7 @@ where
                         }
                         Err(error) => {
                             tracing::warn!(%error, "what the host has was not told");
-                            AGAIN
+                            again()
                         }
                     },
                     Err(error) => {
@@ -449,7 +458,7 @@ where
             match told {
                 Err(error @ LinkError::Unreachable(_)) => {
                     tracing::warn!(%error, "what was found of a VM was not told");
-                    if self.stop.wait(AGAIN) {
+                    if self.stop.wait(again()) {
                         return;
                     }
                 }

@@ -15,13 +15,13 @@ use crate::protocol::{
     CheckVerdict, DesiredProof, ProofPeer, ProofPort, ProofReport, ProofReports,
 };
 use crate::resource::{
-    Group, Network, Port, Severity, Time, Verification, VerificationPart, VerificationSpec,
-    VerificationView, Verified, Vm, VmStatus,
+    Group, Network, Port, Resource, Severity, Time, Verification, VerificationPart,
+    VerificationSpec, VerificationSum, VerificationView, Verified, Vm, VmStatus,
 };
 use crate::store::Expect;
 
 /// Most VMs of a run: deleting it is one transaction.
-const MOST_VMS: usize = 60;
+const MOST_VMS: usize = 40;
 /// Runs that are kept of an organization; the oldest goes when there would be more.
 const MOST_RUNS: usize = 50;
 /// How long hosts may take, in seconds.
@@ -208,14 +208,13 @@ impl Cloud {
         ask: Ask,
     ) -> Result<(Vec<VerificationView>, bool), CloudError> {
         let Listed { items, more } = self.list::<Verification>(organization, ask).await?;
-        let mut by_run: BTreeMap<u64, Vec<VerificationPart>> = BTreeMap::new();
-        for part in self.all::<VerificationPart>(organization).await? {
-            by_run.entry(part.value.run).or_default().push(part.value);
+        let mut by_run: BTreeMap<u64, Vec<VerificationSum>> = BTreeMap::new();
+        for sum in self.all::<VerificationSum>(organization).await? {
+            by_run.entry(sum.value.run).or_default().push(sum.value);
         }
         let view = |run: Stored<Verification>| {
-            let parts = by_run.remove(&run.value.id).unwrap_or_default();
-            let view = VerificationView::new(run.value, parts, Time::now());
-            VerificationView { parts: Vec::new(), ..view }
+            let sums = by_run.remove(&run.value.id).unwrap_or_default();
+            VerificationView::without_checks(run.value, &sums, Time::now())
         };
         Ok((items.into_iter().map(view).collect(), more))
     }
@@ -230,8 +229,10 @@ impl Cloud {
         let Verification { id, region, organization, vms, .. } = &was.value;
         for Verified { vm, host, part, .. } in vms {
             let task = keys::desired_proof(region, host, *id, *vm);
-            let part = keys::tenant_one("verification-parts", organization, *part);
-            draft.raw(|transaction| transaction.delete(task).delete(part));
+            let of_part = |kind| keys::tenant_one(kind, organization, *part);
+            let found = of_part(VerificationPart::KIND);
+            let sum = of_part(VerificationSum::KIND);
+            draft.raw(|transaction| transaction.delete(task).delete(found).delete(sum));
         }
         self.commit(draft).await?;
         Ok(())
@@ -275,14 +276,16 @@ impl Cloud {
         let failed = checks.iter().find(|check| check.verdict == CheckVerdict::Failed).cloned();
         let mut draft = Draft::new();
         draft.raw(|transaction| transaction.expect(key.clone(), Expect::At(revision)).delete(key));
-        draft.create(&VerificationPart {
+        let part = VerificationPart {
             id: part,
             organization: organization.clone(),
             run: report.run,
             vm: report.vm,
             checks,
             at: Time::now(),
-        })?;
+        };
+        draft.create(&part)?;
+        draft.create(&VerificationSum::of(&part))?;
         if let Some(check) = failed
             && let Ok(vm) = self.get::<Vm>(&organization, report.vm).await
         {

@@ -38,7 +38,8 @@ pub use tenancy::{
 };
 pub use time::Time;
 pub use verification::{
-    Verification, VerificationPart, VerificationSpec, VerificationState, VerificationView, Verified,
+    Verification, VerificationPart, VerificationSpec, VerificationState, VerificationSum,
+    VerificationView, Verified,
 };
 
 /// Anything that has an id and is kept in the store.

@@ -58,6 +58,38 @@ pub struct VerificationPart {
 }
 resource!(VerificationPart, "verification-parts", "part of a verification run", tenant);
 
+/// How many checks of one VM of a run came to what: all that the state of a run depends on, and little
+/// enough to be read for a list of runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct VerificationSum {
+    /// The part's id.
+    pub id: u64,
+    /// Whose it is.
+    pub organization: OrgName,
+    /// The run.
+    pub run: u64,
+    /// Checks that held.
+    pub held: u32,
+    /// Checks that failed.
+    pub failed: u32,
+}
+resource!(VerificationSum, "verification-sums", "sum of a part of a verification run", tenant);
+
+impl VerificationSum {
+    /// Of a part.
+    pub(crate) fn of(part: &VerificationPart) -> Self {
+        let count = |verdict| part.checks.iter().filter(|check| check.verdict == verdict).count();
+        let count = |verdict| u32::try_from(count(verdict)).unwrap_or(u32::MAX);
+        Self {
+            id: part.id,
+            organization: part.organization.clone(),
+            run: part.run,
+            held: count(CheckVerdict::Held),
+            failed: count(CheckVerdict::Failed),
+        }
+    }
+}
+
 /// A new verification run: of a group, or of VMs of one region.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -67,7 +99,7 @@ pub struct VerificationSpec {
     pub group: Option<u64>,
     /// Or VMs, by id.
     #[serde(default)]
-    #[schemars(length(max = 60))]
+    #[schemars(length(max = 40))]
     pub vms: Vec<u64>,
 }
 
@@ -102,23 +134,26 @@ pub struct VerificationView {
 impl VerificationView {
     /// A run and what was told of it, at a time.
     pub fn new(run: Verification, parts: Vec<VerificationPart>, now: Time) -> Self {
-        let state = state(&run, &parts, now);
-        Self { run, state, parts }
+        let sums: Vec<_> = parts.iter().map(VerificationSum::of).collect();
+        Self { parts, ..Self::without_checks(run, &sums, now) }
+    }
+
+    /// The same without what was found.
+    pub(crate) fn without_checks(run: Verification, sums: &[VerificationSum], now: Time) -> Self {
+        let state = state(&run, sums, now);
+        Self { run, state, parts: Vec::new() }
     }
 }
 
-fn state(run: &Verification, parts: &[VerificationPart], now: Time) -> VerificationState {
-    let has = |part: &VerificationPart, verdict: CheckVerdict| {
-        part.checks.iter().any(|check| check.verdict == verdict)
-    };
-    let told = run.vms.iter().all(|vm| parts.iter().any(|part| part.id == vm.part));
-    if parts.iter().any(|part| has(part, CheckVerdict::Failed)) {
+fn state(run: &Verification, sums: &[VerificationSum], now: Time) -> VerificationState {
+    let told = run.vms.iter().all(|vm| sums.iter().any(|sum| sum.id == vm.part));
+    if sums.iter().any(|sum| sum.failed > 0) {
         VerificationState::Failed
     } else if !told && now > run.deadline {
         VerificationState::TimedOut
     } else if !told {
         VerificationState::Running
-    } else if parts.iter().all(|part| has(part, CheckVerdict::Held)) {
+    } else if sums.iter().all(|sum| sum.held > 0) {
         VerificationState::Passed
     } else {
         VerificationState::Unproven

@@ -23,7 +23,7 @@ pub(crate) struct Rig {
     pub(crate) nic: Option<Nic>,
     pub(crate) config: Config,
     pub(crate) hardware: Arc<dyn Hardware>,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 /// Each VF's address.
