@@ -89,7 +89,9 @@ fn vms_made_by_the_api_are_proven_and_deleted_and_nothing_is_left() {
     let _alone = alone();
     let rows = report(&[]);
     let paths: Vec<_> = rows.keys().map(String::as_str).collect();
-    assert_eq!(paths, ["API", "VF, across hosts", "VF, same host", "console", "isolation"]);
+    let wanted = ["API", "VF, across hosts", "VF, same host", "console", "isolation", "proof"];
+    assert_eq!(paths, wanted);
+    assert_eq!(rows["proof"].len(), 5, "one for each VM");
     let deleted = rows["API"].last().expect("the last one");
     assert!(deleted["seen"].as_str().is_some_and(|it| it.ends_with("free and scrubbed")));
     assert_nothing_is_left();

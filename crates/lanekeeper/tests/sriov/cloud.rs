@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lanekeeper_emulated::SwitchPlan;
 use lanekeeper_vmm::Host as _;
 use serde_json::Value;
 
@@ -98,35 +99,40 @@ impl Lab {
              until ip netns exec peer grep -q 1 /sys/class/net/{dev}/carrier; do sleep 0.1; done"
         ));
     }
+
+    /// A PF with four VFs, a server, a tenant's network, and this host as one of the server's, with what
+    /// more its node file says and what flavor its VMs have.
+    fn found_cloud(&self, node: &str, flavor: &str) {
+        self.sh(&format!(
+            "echo 'version: 1\npfs:\n  - {{ name: nic0, select: {{ permanent_mac: \"{PF}\" }}, vfs: 4, \
+             pools: [lanes] }}' >/tmp/host.yaml"
+        ));
+        self.done("nobody", "apply /tmp/host.yaml");
+        self.sh(&format!("echo '{NODE}{node}' >/tmp/node.toml"));
+        self.start_server();
+        self.cloud("region create here --fabric lab --vlans 100-199 --addresses 10.64.0.0/16");
+        self.cloud("image create guest --builtin");
+        self.cloud(&format!("flavor create small --vcpus 1 --ram 256 --vfs 1 {flavor}"));
+        self.cloud("organization create acme");
+        self.sh("echo 'export LANEKEEPER_ORGANIZATION=acme' >>/tmp/operator");
+        self.cloud("environment create lab --region here");
+        self.cloud("network create lane --environment lab --profile ethernet --mtu 1500");
+        let said = self.cloud("fleet token here --region here");
+        self.sh(&format!(
+            "{PROGRAM} agent enrol https://127.0.0.1:8443 --authority /tmp/server/authority.crt \
+             --config /tmp/node.toml --token $(echo '{said}' | grep -o 'lke_[A-Za-z0-9_-]*' | head -n 1)"
+        ));
+        self.start_vms();
+        self.soon(&format!(". /tmp/operator; {PROGRAM} fleet nics here | grep -q nic0"), SHORT);
+        println!("{}", self.cloud("fleet nics here"));
+    }
 }
 
 #[test]
 #[ignore = "minutes: a server, an agent and a VM within an emulated host"]
 fn a_vm_by_the_api_gets_a_real_vf_and_gives_it_back_scrubbed() {
     let lab = boot("h5", |plan| plan.tenants = ["t1".to_owned()].to_vec());
-    lab.sh(&format!(
-        "echo 'version: 1\npfs:\n  - {{ name: nic0, select: {{ permanent_mac: \"{PF}\" }}, vfs: 4, \
-         pools: [lanes] }}' >/tmp/host.yaml"
-    ));
-    lab.done("nobody", "apply /tmp/host.yaml");
-    lab.sh(&format!("echo '{NODE}' >/tmp/node.toml"));
-    lab.start_server();
-    lab.cloud("region create here --fabric lab --vlans 100-199 --addresses 10.64.0.0/16");
-    lab.cloud("image create guest --builtin");
-    lab.cloud("flavor create small --vcpus 1 --ram 256 --vfs 1 --vf-rate 100 --rdma software");
-    lab.cloud("organization create acme");
-    lab.sh("echo 'export LANEKEEPER_ORGANIZATION=acme' >>/tmp/operator");
-    lab.cloud("environment create lab --region here");
-    lab.cloud("network create lane --environment lab --profile ethernet --mtu 1500");
-    let said = lab.cloud("fleet token h5 --region here");
-    println!("{said}");
-    lab.sh(&format!(
-        "{PROGRAM} agent enrol https://127.0.0.1:8443 --authority /tmp/server/authority.crt \
-         --config /tmp/node.toml --token $(echo '{said}' | grep -o 'lke_[A-Za-z0-9_-]*' | head -n 1)"
-    ));
-    lab.start_vms();
-    lab.soon(&format!(". /tmp/operator; {PROGRAM} fleet nics h5 | grep -q nic0"), SHORT);
-    println!("{}", lab.cloud("fleet nics h5"));
+    lab.found_cloud("", "--vf-rate 100 --rdma software");
     lab.cloud_within(
         "vm create v1 --environment lab --flavor small --image guest --network lane --wait",
         VM_READY,
@@ -166,5 +172,38 @@ fn a_vm_by_the_api_gets_a_real_vf_and_gives_it_back_scrubbed() {
     lab.sh("ip netns del peer");
     lab.done("peer", "release --pf nic0 --vf 1");
     lab.done("nobody", "check /tmp/host.yaml");
-    lab.soon(&format!(". /tmp/operator; {PROGRAM} fleet nics h5 | grep -q '0/4'"), SHORT);
+    lab.soon(&format!(". /tmp/operator; {PROGRAM} fleet nics here | grep -q '0/4'"), SHORT);
+}
+
+const GPUS: &str = "[hardware.gpus]\nmodel = \"standin\"\n";
+
+#[test]
+#[ignore = "minutes: a server, an agent and a VM within an emulated host"]
+fn a_vm_by_the_api_gets_a_whole_gpu_and_the_vf_beside_it() {
+    let lab = boot("h6", |plan| {
+        plan.switches = vec![SwitchPlan { numa_node: 0, gpus: 1, acs: true }];
+        plan.pfs[0].switch = Some(0);
+        plan.tenants = ["t1".to_owned()].to_vec();
+    });
+    // An operator's part: the GPU is vfio-pci's. It stands in for one by its class.
+    let gpu = lab.sh("grep -l 0x038000 /sys/bus/pci/devices/*/class | cut -d/ -f6");
+    let gpu = gpu.trim();
+    lab.sh(&format!(
+        "cd /sys/bus/pci/devices/{gpu} && echo vfio-pci >driver_override && \
+         {{ [ ! -e driver ] || echo {gpu} >driver/unbind; }} && \
+         echo {gpu} >/sys/bus/pci/drivers_probe && [ $(basename $(readlink driver)) = vfio-pci ]"
+    ));
+    lab.found_cloud(GPUS, "--gpus 1 --gpu-model standin --farthest PIX");
+    lab.cloud_within(
+        "vm create v1 --environment lab --flavor small --image guest --network lane --wait",
+        VM_READY,
+    );
+    let shown = lab.cloud("vm show v1");
+    assert!(shown.contains(gpu), "{shown}");
+    // QEMU has both groups open: the VF's and the GPU's.
+    let vm = lab.vmms();
+    let groups = lab.sh(&format!("readlink /proc/{}/fd/* | grep -c '^/dev/vfio/[0-9]'", vm.trim()));
+    assert_eq!(groups.trim(), "2");
+    lab.cloud_within("vm delete v1 --wait", VM_READY);
+    assert_eq!(lab.life(0), "free");
 }
