@@ -172,6 +172,7 @@ fn what_is_kept_up_has_a_server_for_the_command_line_and_the_public_sdks() {
 }
 
 #[test]
+#[ignore = "minutes: the same lanes as with a server, beside traditional NICs"]
 fn lanes_hold_beside_traditional_nics_and_nothing_is_left() {
     let _alone = alone();
     let rows = report(&["--lanes"]);
