@@ -3,7 +3,7 @@
 mod access;
 mod lives;
 mod networks;
-#[path = "../shared/obedience.rs"]
+#[path = "../played/obedience.rs"]
 mod obedience;
 mod rig;
 mod verifications;

@@ -151,6 +151,9 @@ async fn the_oldest_run_goes_when_there_would_be_too_many() {
     }
     rig.acme(Method::GET, &paths[0], None).await.expect(404);
     rig.acme(Method::GET, &paths[1], None).await.expect(200);
+    let refused = rig.acme(Method::POST, "/v1/verifications", Some(&json!({}))).await;
+    assert_eq!(refused.status.as_u16(), 422);
+    rig.acme(Method::GET, &paths[1], None).await.expect(200);
     let mut asked = 0;
     for name in ["h1", "h2"] {
         asked += rig.cloud.desired(&region(), &host(name)).await.expect("read").proofs.len();

@@ -3,7 +3,7 @@
 mod browser;
 mod fabric;
 mod names;
-#[path = "../shared/obedience.rs"]
+#[path = "../played/obedience.rs"]
 mod obedience;
 mod rig;
 mod tenant;

@@ -4,7 +4,7 @@
 mod agent;
 mod firewalls;
 mod life;
-#[path = "../shared/obedience.rs"]
+#[path = "../played/obedience.rs"]
 mod obedience;
 mod rig;
 mod schemathesis;

@@ -6,7 +6,7 @@
 mod agent;
 #[path = "../store/cluster.rs"]
 mod cluster;
-#[path = "../shared/obedience.rs"]
+#[path = "../played/obedience.rs"]
 mod obedience;
 mod rig;
 mod server;
