@@ -59,12 +59,13 @@ impl Cloud {
         once: Option<&Once>,
     ) -> Result<VerificationView, CloudError> {
         let members = self.members(organization, &spec).await?;
-        let networks = self.networks_of(organization, &members).await?;
-        self.make_room(organization).await?;
         let Some(region) = members.first().map(|first| first.vm.region.clone()) else {
             let why = "it names no VM; name a group, or VMs";
             return Err(CloudError::invalid("vms", "[]", why));
         };
+        let networks = self.networks_of(organization, &members).await?;
+        // Last of what can be refused: whoever is refused has deleted nothing.
+        self.make_room(organization).await?;
         let run = self.new_id().await?;
         let mut draft = Draft::new();
         let mut vms = Vec::new();
