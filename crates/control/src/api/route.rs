@@ -15,7 +15,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 use super::access::{Permission, Who};
 use super::problem::Problem;
@@ -391,7 +391,32 @@ where
     let began = std::time::Instant::now();
     let id = spans::request_id(request.headers());
     let span = spans::request(&route.method, route.path, request.uri().path(), &id);
-    let mut response = answer_within(&state, route, request, serve).instrument(span.clone()).await;
+    let mut response = async {
+        let (parts, body) = request.into_parts();
+        let action = format!("{} {}", parts.method, parts.uri.path());
+        let head = Head { from: Origin::of(&parts.extensions), parts };
+        let who = W::admit(&state, &head.parts, &head.from, route.role).await;
+        let (caller, served) = match who {
+            Ok(who) => {
+                let caller = who.caller().cloned();
+                if let Some(caller) = &caller {
+                    span.record("lanekeeper.organization", caller.organization.as_str());
+                }
+                if let Some(agent) = &head.from.agent {
+                    span.record("lanekeeper.region", agent.region.as_str());
+                }
+                (caller, serve_one(&state, route, head, body, who, serve).await)
+            }
+            Err(problem) => (None, Err(problem)),
+        };
+        let response = served.unwrap_or_else(|problem| tell(problem, route.manner));
+        if let Some(caller) = caller.filter(|_| route.changes) {
+            super::audit::record(&state, action, &caller, response.status()).await;
+        }
+        response
+    }
+    .instrument(span.clone())
+    .await;
     let status = response.status();
     span.record("http.response.status_code", status.as_u16());
     if status.is_server_error() {
@@ -399,46 +424,6 @@ where
     }
     response.headers_mut().insert(spans::REQUEST_ID, id);
     state.metrics.served(route.method.as_str(), route.path, status, began.elapsed());
-    response
-}
-
-async fn answer_within<W, P, Q, B, T, F, R>(
-    state: &Arc<State>,
-    route: &Route,
-    request: Request,
-    serve: F,
-) -> Response
-where
-    W: Who,
-    P: DeserializeOwned + Send + 'static,
-    Q: DeserializeOwned + 'static,
-    B: Input,
-    T: Output,
-    F: Fn(Call<W, P, Q, B>) -> R,
-    R: Future<Output = Result<T, Problem>>,
-{
-    let (parts, body) = request.into_parts();
-    let action = format!("{} {}", parts.method, parts.uri.path());
-    let head = Head { from: Origin::of(&parts.extensions), parts };
-    let who = W::admit(state, &head.parts, &head.from, route.role).await;
-    let (caller, served) = match who {
-        Ok(who) => {
-            let caller = who.caller().cloned();
-            let span = Span::current();
-            if let Some(caller) = &caller {
-                span.record("lanekeeper.organization", caller.organization.as_str());
-            }
-            if let Some(agent) = &head.from.agent {
-                span.record("lanekeeper.region", agent.region.as_str());
-            }
-            (caller, serve_one(state, route, head, body, who, serve).await)
-        }
-        Err(problem) => (None, Err(problem)),
-    };
-    let response = served.unwrap_or_else(|problem| tell(problem, route.manner));
-    if let Some(caller) = caller.filter(|_| route.changes) {
-        super::audit::record(state, action, &caller, response.status()).await;
-    }
     response
 }
 
