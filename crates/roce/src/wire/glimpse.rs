@@ -2,18 +2,12 @@
 //! the whole of it. Nothing is checked that a receiver checks (the ICRC, lengths), and no input makes it
 //! panic.
 
-use super::{Aeth, Bth, Ecn, Flow, Gid, ROCE_PORT, Syndrome, Version};
+use super::cover::{TYPE_IPV4, TYPE_IPV6, TYPE_ROCE_V1, TYPE_VLAN};
+use super::network::{IPV4, IPV6, NEXT_UDP, UDP, flow};
+use super::{Aeth, Bth, Flow, Gid, ROCE_PORT, Syndrome, Version};
 
-/// Ethertypes: IEEE 802.1Q tag, IPv4, IPv6, RoCE v1 (annex A16).
-const TAGS: [u16; 2] = [0x8100, 0x88a8];
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const V1: u16 = 0x8915;
-/// IP protocol of UDP.
-const UDP: u8 = 17;
-/// Bytes of an IPv6 header, and of a GRH.
-const SIX: usize = 40;
-const UDP_LEN: usize = 8;
+/// Ethertype of a service tag (IEEE 802.1Q, 802.1ad).
+const TYPE_SERVICE_TAG: u16 = 0x88a8;
 
 /// The start of a RoCE packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,25 +28,25 @@ impl Glimpse {
         let mut at = 12;
         let mut ethertype = u16_at(head, at)?;
         for _ in 0..2 {
-            if TAGS.contains(&ethertype) {
+            if [TYPE_VLAN, TYPE_SERVICE_TAG].contains(&ethertype) {
                 at += 4;
                 ethertype = u16_at(head, at)?;
             }
         }
         let network = head.get(at + 2..)?;
         match ethertype {
-            IPV4 => Self::of_ipv4(network),
-            IPV6 => Self::of_six(network, Version::V2),
-            V1 => Self::of_six(network, Version::V1),
+            TYPE_IPV4 => Self::of_ipv4(network),
+            TYPE_IPV6 => Self::of_six(network, Version::V2),
+            TYPE_ROCE_V1 => Self::of_six(network, Version::V1),
             _ => None,
         }
     }
 
     fn of_ipv4(ip: &[u8]) -> Option<Self> {
-        let fixed: &[u8; 20] = ip.first_chunk()?;
+        let fixed: &[u8; IPV4] = ip.first_chunk()?;
         let length = usize::from(fixed[0] & 0x0f) * 4;
         let later = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x1fff != 0;
-        if fixed[0] >> 4 != 4 || length < 20 || fixed[9] != UDP || later {
+        if fixed[0] >> 4 != 4 || length < IPV4 || fixed[9] != NEXT_UDP || later {
             return None;
         }
         let address = |at: usize| {
@@ -61,41 +55,25 @@ impl Glimpse {
         };
         let (source, dest) = (address(12)?, address(16)?);
         let (source_port, packet) = udp(ip.get(length..)?)?;
-        let flow = Flow {
-            version: Version::V2,
-            source,
-            dest,
-            dscp: fixed[1] >> 2,
-            ecn: Ecn::from_bits(fixed[1]),
-            hop_limit: fixed[8],
-            source_port,
-        };
-        Self::of_packet(flow, packet)
+        let flow = flow(Version::V2, source, dest, fixed[1], fixed[8]);
+        Self::of_packet(Flow { source_port, ..flow }, packet)
     }
 
     fn of_six(header: &[u8], version: Version) -> Option<Self> {
-        let fixed: &[u8; SIX] = header.first_chunk()?;
+        let fixed: &[u8; IPV6] = header.first_chunk()?;
         if fixed[0] >> 4 != 6 {
             return None;
         }
         let gid = |at: usize| Some(Gid(fixed.get(at..at + 16)?.try_into().ok()?));
-        let behind = header.get(SIX..)?;
+        let behind = header.get(IPV6..)?;
         let (source_port, packet) = match version {
-            Version::V2 if fixed[6] != UDP => return None,
+            Version::V2 if fixed[6] != NEXT_UDP => return None,
             Version::V2 => udp(behind)?,
             Version::V1 => (0, behind),
         };
         let class = fixed[0] << 4 | fixed[1] >> 4;
-        let flow = Flow {
-            version,
-            source: gid(8)?,
-            dest: gid(24)?,
-            dscp: class >> 2,
-            ecn: Ecn::from_bits(class),
-            hop_limit: fixed[7],
-            source_port,
-        };
-        Self::of_packet(flow, packet)
+        let flow = flow(version, gid(8)?, gid(24)?, class, fixed[7]);
+        Self::of_packet(Flow { source_port, ..flow }, packet)
     }
 
     fn of_packet(flow: Flow, packet: &[u8]) -> Option<Self> {
@@ -109,7 +87,7 @@ impl Glimpse {
 /// Source port, and what a datagram to RoCE's port carries.
 fn udp(datagram: &[u8]) -> Option<(u16, &[u8])> {
     let (source, dest) = (u16_at(datagram, 0)?, u16_at(datagram, 2)?);
-    Some((source, datagram.get(UDP_LEN..)?)).filter(|_| dest == ROCE_PORT)
+    Some((source, datagram.get(UDP..)?)).filter(|_| dest == ROCE_PORT)
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

@@ -8,7 +8,7 @@ pub(super) const IPV4: usize = 20;
 pub(super) const IPV6: usize = 40;
 pub(super) const UDP: usize = 8;
 
-const NEXT_UDP: u8 = 17;
+pub(super) const NEXT_UDP: u8 = 17;
 /// InfiniBand transport, of a GRH (IBTA vol. 1, 8.3.3).
 const NEXT_IBA: u8 = 0x1b;
 /// IPv4's "don't fragment", first of the word with the fragment's offset.
@@ -122,7 +122,8 @@ fn parse_ipv6_header(bytes: &[u8], version: Version) -> Result<(Flow, u8, &[u8])
     Ok((flow, header[6], packet))
 }
 
-fn flow(version: Version, source: Gid, dest: Gid, class: u8, hop_limit: u8) -> Flow {
+/// Between whom and how, by an IP header or GRH.
+pub(super) fn flow(version: Version, source: Gid, dest: Gid, class: u8, hop_limit: u8) -> Flow {
     let (dscp, ecn) = (class >> 2, Ecn::from_bits(class));
     Flow { version, source, dest, dscp, ecn, hop_limit, source_port: 0 }
 }
