@@ -32,3 +32,8 @@ pub(crate) fn harmless(text: &str) -> String {
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
+
+/// Nanoseconds in microseconds: a round trip between two VMs is seldom more than some of these.
+pub(crate) fn micros(ns: u64) -> String {
+    format!("{}.{} µs", ns / 1000, ns % 1000 / 100)
+}

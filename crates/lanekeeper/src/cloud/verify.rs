@@ -13,7 +13,7 @@ use super::table::{Column, Row, maybe, print_json, print_one, print_rows, word};
 use super::wait::{Seen, Wait};
 use super::{One, Run};
 use crate::Failure;
-use crate::output::print;
+use crate::output::{micros, print};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -73,17 +73,12 @@ impl Row for Line {
             CheckVerdict::Failed => "FAILS".to_owned(),
             CheckVerdict::Skipped => "skipped".to_owned(),
         }),
-        ("ROUND TRIP", |line| line.check.round_trip_ns.map(round_trip).unwrap_or_default()),
+        ("ROUND TRIP", |line| line.check.round_trip_ns.map(micros).unwrap_or_default()),
         ("FOUND", |line| match &line.check.remedy {
             Some(remedy) => format!("{}; {remedy}", line.check.found),
             None => line.check.found.clone(),
         }),
     ];
-}
-
-/// In microseconds: what is between two VMs is seldom more.
-fn round_trip(ns: u64) -> String {
-    format!("{}.{} µs", ns / 1000, ns % 1000 / 100)
 }
 
 impl Run for Command {

@@ -7,6 +7,8 @@ use comfy_table::{Table, presets};
 use lanekeeper_model::VfCounters;
 use lanekeeper_softnic::{RoceCounters, RocePair, RoceReport};
 
+use crate::output::micros;
+
 /// What makes a table of it.
 pub(super) fn describe(report: &RoceReport) -> String {
     if report.sampling == 0 {
@@ -41,10 +43,6 @@ fn called(pair: &RocePair) -> String {
     let from = pair.from.map_or_else(|| "uplink".to_owned(), |vf| format!("VF {vf}"));
     let RocePair { version, source, dest, qp, .. } = pair;
     format!("{from}, v{version}: {source} to {dest} QP {qp}")
-}
-
-fn micros(ns: u64) -> String {
-    format!("{}.{} µs", ns / 1000, ns % 1000 / 100)
 }
 
 fn table(first: &str, further: &[&str]) -> Table {
