@@ -17,7 +17,7 @@ use crate::resolve::netns_note;
 use crate::scrub::{Scrubbed, is_no_guid, one_by_one};
 
 /// The driver that hands a device to user space.
-const VFIO: &str = "vfio-pci";
+pub const VFIO: &str = "vfio-pci";
 
 /// What a VF lacks of what its owner asked for; a GUID that the driver does not tell is not told
 /// to be missing.

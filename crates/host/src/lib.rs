@@ -34,6 +34,7 @@ mod snapshot;
 mod view;
 
 pub use apply::{Applied, Confirmed};
+pub use claim::VFIO;
 pub use drift::Drift;
 pub use error::{HostError, Preflight};
 pub use file::HostFile;

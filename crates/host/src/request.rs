@@ -24,6 +24,11 @@ use crate::ledger::Life;
 pub struct OwnerToken(String);
 
 impl OwnerToken {
+    /// A token for `of`, by a secret of its owner's: the same each time (SHA-256 of both, hexadecimal).
+    pub fn derived(secret: &[u8], of: &str) -> Self {
+        Self(hex(&Sha256::new().chain_update(secret).chain_update(of).finalize()))
+    }
+
     /// What the ledger knows it by (SHA-256, hexadecimal).
     pub fn hash(&self) -> String {
         hex(&Sha256::digest(self.0.as_bytes()))

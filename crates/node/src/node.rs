@@ -19,7 +19,7 @@ use crate::board::{Board, Boots};
 use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::images::{Builtin, Images};
-use crate::inventory::inventory;
+use crate::inventory::{inventory, neighbours};
 use crate::journal::{Journal, Record};
 use crate::lanes::{HardwareNics, Lanes, lanes_of};
 use crate::lease::{Lease, now};
@@ -195,7 +195,7 @@ where
 fn again() -> Duration {
     let mut byte = [128];
     // Without it all wait the same, as they would without this.
-    let _ = rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK);
+    let _ = getrandom::fill(&mut byte);
     AGAIN * 3 / 4 + AGAIN / 2 * u32::from(byte[0]) / 256
 }
 
@@ -409,24 +409,27 @@ where
         let mut told: Option<(HostReport, Instant)> = None;
         loop {
             let known = told.as_ref().filter(|(_, at)| at.elapsed() < REPEAT).map(|(it, _)| it);
-            let pause =
-                match inventory(&self.means.config, &*self.software, self.hardware.as_deref()) {
-                    Ok(report) if known == Some(&report) => LOOK,
-                    Ok(report) => match self.link.inventory(&report) {
-                        Ok(()) => {
-                            told = Some((report, Instant::now()));
-                            LOOK
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, "what the host has was not told");
-                            again()
-                        }
-                    },
-                    Err(error) => {
-                        tracing::warn!(%error, "what the host has is not known");
+            // Only the host's own hardware has cables that are asked for.
+            let hardware = self.hardware.as_deref();
+            let neighbours = hardware.map(|_| neighbours::look()).unwrap_or_default();
+            let pause = match inventory(&self.means.config, &*self.software, hardware, &neighbours)
+            {
+                Ok(report) if known == Some(&report) => LOOK,
+                Ok(report) => match self.link.inventory(&report) {
+                    Ok(()) => {
+                        told = Some((report, Instant::now()));
                         LOOK
                     }
-                };
+                    Err(error) => {
+                        tracing::warn!(%error, "what the host has was not told");
+                        again()
+                    }
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "what the host has is not known");
+                    LOOK
+                }
+            };
             if self.stop.wait(pause) {
                 return;
             }

@@ -4,17 +4,16 @@
 
 use lanekeeper_control::keys::{LeafName, PfName};
 use lanekeeper_control::placement::{DataPath, Gpu, Gpus, Neighbour, PciPosition, Pf};
-use lanekeeper_host::PfSeen;
+use lanekeeper_host::{PfSeen, VFIO};
 use lanekeeper_hw::inventory::{PciNode, PfReading};
 use lanekeeper_model::PciAddr;
 use lanekeeper_topology::{Kind, PciTree};
 
-use super::{cable, neighbours};
+use super::cable;
+use super::neighbours::Neighbours;
 use crate::config::{GpuOffer, NodeConfig};
 use crate::error::NodeError;
 use crate::lanes::{HardwareNics, OfferedPf};
-
-const VFIO: &str = "vfio-pci";
 
 /// What VMs can have of it.
 #[derive(Default)]
@@ -23,11 +22,14 @@ pub(super) struct Own {
     pub(super) gpus: Option<Gpus>,
 }
 
-pub(super) fn look(config: &NodeConfig, nics: &HardwareNics) -> Result<Own, NodeError> {
+pub(super) fn look(
+    config: &NodeConfig,
+    nics: &HardwareNics,
+    neighbours: &Neighbours,
+) -> Result<Own, NodeError> {
     let failed = |error| NodeError::Owner(Box::new(error));
     let tree = nics.owner().topology().map_err(failed)?;
     let seen = nics.owner().readings().map_err(failed)?;
-    let neighbours = neighbours::look();
     let mut pfs = Vec::new();
     for offered in nics.offered()? {
         let Ok(name) = PfName::new(&offered.record.name) else {

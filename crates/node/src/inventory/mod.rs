@@ -3,7 +3,7 @@
 //! machine's CPUs, memory and disk.
 
 mod hardware;
-mod neighbours;
+pub(crate) mod neighbours;
 
 use std::fs;
 
@@ -17,6 +17,7 @@ use lanekeeper_model::{Mbps, PfId, VfIndex};
 use crate::config::{NicLabels, NodeConfig};
 use crate::error::NodeError;
 use crate::lanes::HardwareNics;
+use neighbours::Neighbours;
 
 /// Look at the host.
 ///
@@ -26,12 +27,14 @@ pub(crate) fn inventory(
     config: &NodeConfig,
     software: &dyn Hardware,
     hardware: Option<&HardwareNics>,
+    neighbours: &Neighbours,
 ) -> Result<HostReport, NodeError> {
     let nics = software.pfs().map_err(|error| {
         let source = std::io::Error::other(error);
         NodeError::file(&config.nic_folder, "find the software NICs under")(source)
     })?;
-    let own = hardware.map(|nics| hardware::look(config, nics)).transpose()?.unwrap_or_default();
+    let own = hardware.map(|nics| hardware::look(config, nics, neighbours));
+    let own = own.transpose()?.unwrap_or_default();
     let mut pfs = own.pfs;
     for nic in nics.iter().filter_map(|status| software_nic(config, status)) {
         if pfs.iter().any(|pf| pf.name == nic.name) {

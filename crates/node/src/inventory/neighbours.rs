@@ -52,7 +52,10 @@ struct Text {
 }
 
 /// Neighbours by interface.
-pub(super) fn look() -> BTreeMap<String, Neighbour> {
+pub(crate) type Neighbours = BTreeMap<String, Neighbour>;
+
+/// Those that lldpd has heard of.
+pub(crate) fn look() -> Neighbours {
     let here = LocalHost::new("this host");
     match here.run("lldpctl -f json0", PATIENCE) {
         Ok(output) if output.success() => parse(&output.stdout),

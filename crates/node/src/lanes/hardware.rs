@@ -16,7 +16,7 @@ use lanekeeper_control::protocol::DesiredPort;
 use lanekeeper_host::ledger::{ClaimRecord, Life, PfRecord};
 use lanekeeper_host::{
     ClaimId, ClaimRequest, DriverWanted, HostError, OwnedVfs, Owner, OwnerToken, RdmaNeed,
-    Released, Which,
+    Released, VFIO, Which,
 };
 use lanekeeper_hw::inventory::PfReading;
 use lanekeeper_hw::{Hardware, HardwareError};
@@ -24,7 +24,6 @@ use lanekeeper_model::{
     LinkState, MacAddr, Mbps, PfId, RateLimits, VfChange, VfCounters, VfIndex, VfSettings, VfStatus,
 };
 use lanekeeper_vmm::HostFunction;
-use sha2::{Digest, Sha256};
 
 use super::{Device, Lane, Nics};
 use crate::error::NodeError;
@@ -32,9 +31,6 @@ use crate::journal::replace;
 
 #[cfg(test)]
 mod tests;
-
-/// The driver that a VF is handed over with.
-const VFIO: &str = "vfio-pci";
 
 /// PFs that `lanekeeper host apply` has set up, and of which VMs may have VFs.
 pub(crate) struct HardwareNics {
@@ -58,14 +54,8 @@ impl Secret {
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let mut bytes = [0; 32];
-                let mut filled = 0;
-                while filled < bytes.len() {
-                    let flags = rustix::rand::GetRandomFlags::empty();
-                    let drawn = rustix::rand::getrandom(&mut bytes[filled..], flags);
-                    filled += drawn.map_err(|error| {
-                        NodeError::file(&path, "draw")(std::io::Error::from(error))
-                    })?;
-                }
+                getrandom::fill(&mut bytes)
+                    .map_err(|error| NodeError::file(&path, "draw")(error.into()))?;
                 replace(&path, &bytes)?;
                 Ok(Self(bytes))
             }
@@ -73,15 +63,8 @@ impl Secret {
         }
     }
 
-    fn token(&self, lane: &Lane) -> Result<OwnerToken, HostError> {
-        use std::fmt::Write as _;
-        let digest = Sha256::new().chain_update(self.0).chain_update(lane.to_string()).finalize();
-        let text = digest.iter().fold(String::new(), |mut text, byte| {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        });
-        text.parse()
+    fn token(&self, lane: &Lane) -> OwnerToken {
+        OwnerToken::derived(&self.0, &lane.to_string())
     }
 }
 
@@ -111,8 +94,7 @@ impl HardwareNics {
 
     /// Whether there is a PF of this name among them.
     pub(crate) fn has(&self, pf: &PfName) -> Result<bool, NodeError> {
-        let is = |record: &PfRecord| record.name == pf.as_str() && self.means(record);
-        Ok(self.records()?.iter().any(|(_, record)| is(record)))
+        Ok(self.find(pf)?.is_some())
     }
 
     /// Those of the ledger's records that can be read: a damaged one is its own PF's alone.
@@ -140,8 +122,7 @@ impl HardwareNics {
 
     fn is_ours(&self, record: &PfRecord, claim: &ClaimRecord) -> bool {
         let Ok(pf) = PfName::new(&record.name) else { return false };
-        let token = self.secret.token(&Lane { pf, vf: claim.vf });
-        token.is_ok_and(|token| token.hash() == claim.token)
+        self.secret.token(&Lane { pf, vf: claim.vf }).hash() == claim.token
     }
 
     /// PFs that VFs can be had of now: quarantined VFs and those of others are not among theirs, and
@@ -169,15 +150,14 @@ impl HardwareNics {
         Ok(offered)
     }
 
-    fn token(&self, lane: &Lane) -> Result<OwnerToken, NodeError> {
-        self.secret.token(lane).map_err(of(lane))
+    /// A PF that is meant, by its name.
+    fn find(&self, pf: &PfName) -> Result<Option<PfRecord>, NodeError> {
+        let mut records = self.records()?.into_iter().map(|(_, record)| record);
+        Ok(records.find(|record| record.name == pf.as_str() && self.means(record)))
     }
 
     fn record(&self, lane: &Lane) -> Result<PfRecord, NodeError> {
-        let of_that_name = |record: &PfRecord| record.name == lane.pf.as_str();
-        let mut records = self.records()?.into_iter().map(|(_, record)| record);
-        let record = records.find(|it| of_that_name(it) && self.means(it));
-        record.ok_or_else(|| NodeError::Nic {
+        self.find(&lane.pf)?.ok_or_else(|| NodeError::Nic {
             lane: lane.clone(),
             source: HardwareError::Host {
                 what: format!("pf {}", lane.pf),
@@ -188,7 +168,7 @@ impl HardwareNics {
 
     /// The claim that a VF is by, if it is ours, with where the VF stands.
     fn claimed(&self, lane: &Lane) -> Result<Option<Claimed>, NodeError> {
-        let token = self.token(lane)?;
+        let token = self.secret.token(lane);
         let hash = token.hash();
         let record = self.record(lane)?;
         Ok(record.claim_of(&hash).map(|(id, claim)| Claimed {
@@ -217,7 +197,7 @@ impl HardwareNics {
             mtu: Some(settings.mtu),
             rdma: Some(rdma),
             driver: Some(DriverWanted::VfioPci),
-            ..ClaimRequest::new(self.token(lane)?)
+            ..ClaimRequest::new(self.secret.token(lane))
         };
         let claim = match self.owner.claim(&request) {
             Err(HostError::NotOnThisPath { field: "min_rate", .. })

@@ -1,5 +1,6 @@
 //! VFs of every driver's NIC in memory, as VMs get them and give them back.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lanekeeper_host::{HostFile, NodeState, Patience, PreflightFacts};
@@ -288,7 +289,8 @@ fn the_server_is_told_of_a_pf_as_it_is_now_and_of_no_free_vf_while_it_has_no_lin
     };
     let no_software = On(Arc::default());
     let told = || {
-        let report = inventory(&config, &no_software, Some(&nics)).expect("a report");
+        let report =
+            inventory(&config, &no_software, Some(&nics), &BTreeMap::new()).expect("a report");
         report.pfs.into_iter().next()
     };
     let pf = told().expect("the PF");
